@@ -1,0 +1,3 @@
+"""Prune image classifiers in ONNX files with the operators of MVTec HALCON."""
+
+__version__ = "0.1.0"
