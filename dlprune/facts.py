@@ -1,0 +1,244 @@
+"""Concrete shapes and constant values of every tensor, once the input shape is known.
+
+With concrete input shapes all `Shape → Gather → Concat` chains turn into plain numbers, so that whoever reads the
+graph later sees one form only. Values are computed on demand: a weight behind a constant expression is evaluated only
+when somebody asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+Shape = tuple[int, ...]
+
+#: Constant expressions with a larger result are left alone: no real weight is larger, and a hostile file must not
+#: fill the memory.
+MAX_FOLD_ELEMENTS = 1 << 27
+#: Inputs of this many elements at most are shown to shape inference: they can hold shapes, axes, pads or scales.
+_MAX_SHAPE_DATA = 64
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+_FLOAT_SHAPE_DATA = frozenset({"Resize", "Upsample", "Range"})
+
+
+class Facts:
+    """What is known of each tensor of one graph at one input shape.
+
+    Tensors are named by their `onnx_ir.Value` or its name. Unknown things are answered with None, never guessed.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._opsets = dict(model.opset_imports)
+        self._opsets.setdefault("", self._opsets.get("ai.onnx", 1))
+        self._ir_version = model.ir_version
+        self._types: dict[str, tuple[ir.DataType, Shape]] = {}
+        self._values: dict[str, np.ndarray | None] = {}
+        self._folds: dict[str, ir.Node] = {}  # name of a constant that is not evaluated yet → the node that makes it
+        self._initializers: dict[str, ir.Value] = {}
+
+    def shape(self, value: ir.Value | str) -> Shape | None:
+        """Return the concrete shape of a tensor, or None where it is unknown."""
+        known = self._types.get(_name(value))
+        return None if known is None else known[1]
+
+    def dtype(self, value: ir.Value | str) -> ir.DataType | None:
+        """Return the element type of a tensor, or None where it is unknown."""
+        known = self._types.get(_name(value))
+        return None if known is None else known[0]
+
+    def is_const(self, value: ir.Value | str | None) -> bool:
+        """Tell whether a tensor does not depend on the data that is fed in."""
+        if value is None:
+            return False
+        name = _name(value)
+        return name in self._values or name in self._initializers or name in self._folds
+
+    def const(self, value: ir.Value | str | None) -> np.ndarray | None:
+        """Return the value of a constant tensor, or None where it depends on the data or is too large to compute."""
+        if value is None:
+            return None
+        name = _name(value)
+        if name in self._values:
+            return self._values[name]
+        if name in self._initializers:
+            tensor = self._initializers[name].const_value
+            return None if tensor is None else tensor.numpy()
+        if name in self._folds:
+            self._evaluate(self._folds[name])
+            return self._values[name]
+        return None
+
+    def ints(self, value: ir.Value | str | None) -> list[int] | None:
+        """Return a constant integer tensor as a flat list of Python integers, or None."""
+        array = self.const(value)
+        return None if array is None else [int(item) for item in array.reshape(-1)]
+
+    def _evaluate(self, node: ir.Node) -> None:
+        """Compute a constant node with ONNX's reference implementation; inputs first, without recursion."""
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            pending = [
+                self._folds[v.name]
+                for v in top.inputs
+                if v is not None and v.name in self._folds and v.name not in self._values
+            ]
+            if pending:
+                stack.extend(pending)
+                continue
+            stack.pop()
+            for output, array in zip(top.outputs, self._compute(top), strict=True):
+                self._values[output.name or ""] = array
+
+    def _compute(self, node: ir.Node) -> list[np.ndarray | None]:
+        unknown: list[np.ndarray | None] = [None] * len(node.outputs)
+        for output in node.outputs:
+            shape = self.shape(output)
+            if shape is None or math.prod(shape) > MAX_FOLD_ELEMENTS:
+                return unknown
+        feeds: dict[str, np.ndarray] = {}
+        for value in node.inputs:
+            if value is not None:
+                array = self.const(value)
+                if array is None:
+                    return unknown
+                feeds[value.name or ""] = array
+        try:
+            return self._run(node, feeds)
+        except Exception:  # a constant that its reference implementation refuses stays unknown, whatever the reason
+            return unknown
+
+    def _run(self, node: ir.Node, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+        proto = ir.to_proto(node)
+        graph = onnx.helper.make_graph(
+            [proto],
+            "constant",
+            [
+                onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                for n, a in feeds.items()
+            ],
+            [onnx.helper.make_empty_tensor_value_info(o) for o in proto.output if o],
+        )
+        opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._opsets.items()]
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=self._ir_version)
+        found = iter(ReferenceEvaluator(model).run(None, dict(feeds)))
+        return [np.asarray(next(found)) if name else None for name in proto.output]
+
+    def add_input(self, value: ir.Value, shape: Shape) -> None:
+        """Record the shape of a graph input."""
+        if value.dtype is not None:
+            self._types[_name(value)] = (value.dtype, shape)
+
+    def add_initializer(self, value: ir.Value) -> None:
+        """Record a weight."""
+        tensor = value.const_value
+        if tensor is None:
+            return
+        self._types[_name(value)] = (tensor.dtype, tuple(tensor.shape.numpy()))
+        self._initializers[_name(value)] = value
+
+    def add_node(self, node: ir.Node) -> None:
+        """Work out the facts of a node's outputs from those of its inputs (nodes come in graph order)."""
+        if node.op_type == "Shape" and node.domain in ("", "ai.onnx") and node.inputs and node.inputs[0] is not None:
+            shape = self.shape(node.inputs[0])
+            if shape is not None:
+                start, end = _int(node, "start", 0), _int(node, "end", len(shape))
+                self._set_value(node.outputs[0], np.asarray(shape[start:end], dtype=np.int64))
+                return
+        foldable = (
+            node.op_type not in _RANDOM
+            and all(v is None or self.is_const(v) for v in node.inputs)
+            and not any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+            and node.domain in ("", "ai.onnx")
+        )
+        for name, known in self._infer(node).items():
+            self._types[name] = known
+        if foldable:
+            for output in node.outputs:
+                self._folds[output.name or ""] = node
+
+    def _set_value(self, value: ir.Value, array: np.ndarray) -> None:
+        self._values[_name(value)] = array
+        self._types[_name(value)] = (ir.DataType.from_numpy(array.dtype), array.shape)
+
+    def _infer(self, node: ir.Node) -> dict[str, tuple[ir.DataType, Shape]]:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self._opsets.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return {}
+        types: dict[str, onnx.TypeProto] = {}
+        data: dict[str, onnx.TensorProto] = {}
+        for value in node.inputs:
+            if value is None:
+                continue
+            name = _name(value)
+            if name not in self._types:
+                continue
+            dtype, shape = self._types[name]
+            types[name] = onnx.helper.make_tensor_type_proto(int(dtype), shape)
+            is_shape_data = dtype == ir.DataType.INT64 or node.op_type in _FLOAT_SHAPE_DATA
+            if is_shape_data and math.prod(shape) <= _MAX_SHAPE_DATA and self.is_const(value):
+                array = self.const(value)
+                if array is not None:
+                    data[name] = onnx.numpy_helper.from_array(array, name)
+        opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._opsets.items()]
+        try:
+            inferred = onnx.shape_inference.infer_node_outputs(
+                schema, ir.to_proto(node), types, data, opset_imports=opsets, ir_version=self._ir_version
+            )
+        except Exception:  # onnx raises several unrelated classes here; what cannot be inferred is unknown
+            return {}
+        return {name: known for name, proto in inferred.items() if (known := _tensor_type(proto)) is not None}
+
+
+def gather_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
+    """Find the shape, element type and (on demand) constant value of every tensor of a model.
+
+    Args:
+        model: graph whose nodes stand in topological order and whose values all have names.
+        input_shapes: concrete shape of each graph input, by name; inputs that are not named keep their declared shape
+            where it is static, else they stay unknown.
+    """
+    facts = Facts(model)
+    for value in model.graph.initializers.values():
+        facts.add_initializer(value)
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        shape = input_shapes.get(value.name or "")
+        if shape is None and value.shape is not None:
+            dims = tuple(d for d in value.shape if isinstance(d, int))
+            shape = dims if len(dims) == len(value.shape) else None
+        if shape is not None:
+            facts.add_input(value, shape)
+    for node in model.graph:
+        facts.add_node(node)
+    return facts
+
+
+def _tensor_type(proto: onnx.TypeProto) -> tuple[ir.DataType, Shape] | None:
+    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        return None
+    dims = []
+    for dim in proto.tensor_type.shape.dim:
+        if not dim.HasField("dim_value") or dim.dim_value < 0:
+            return None
+        dims.append(int(dim.dim_value))
+    return ir.DataType(proto.tensor_type.elem_type), tuple(dims)
+
+
+def _int(node: ir.Node, name: str, default: int) -> int:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+def _name(value: ir.Value | str) -> str:
+    return value if isinstance(value, str) else (value.name or "")

@@ -1,0 +1,95 @@
+"""Channel rules of the operators that bear weights: they mix what they read and make new channels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from .channels import Channels
+from .trace import Trace, int_attribute, label, moves
+
+
+@moves("Conv", "ConvTranspose")
+def convolution(trace: Trace, node: ir.Node) -> None:
+    """Group 1 mixes all channels; a grouped one keeps its groups or loses whole groups, whichever is finer."""
+    value = node.inputs[0]
+    if not all(v is None or trace.facts.is_const(v) for v in node.inputs[1:]):
+        trace.give_up(node, f"the weights of {label(node)} are computed from the data")
+        return
+    source = trace.of(value)
+    if source is None:
+        trace.give_up(node, f"{label(node)} reads a constant")
+        return
+    if int_attribute(node, "group", 1) == 1:
+        trace.mix(node, value, 1)
+        trace.fresh(node, 1)
+        return
+    if source.axis not in (None, 1):
+        trace.hold(value, f"{label(node)} mixes its values along another axis than its channels")
+        source = Channels.plain(source.shape)
+    _grouped(trace, node, source)
+
+
+def _grouped(trace: Trace, node: ir.Node, source: Channels) -> None:
+    groups = int_attribute(node, "group", 1)
+    width_in = source.shape[1] // groups
+    trace.fresh(node, 1)
+    made = trace.makings[-1].ids.reshape(groups, -1)
+    width_out = made.shape[1]
+    read = np.zeros((groups, width_in), dtype=np.int64) if source.axis is None else source.ids.reshape(groups, -1)
+    held = trace.sets.held(read)
+    free_groups = _several(int(np.count_nonzero(~held.any(axis=1))))
+    free_positions = _several(int(np.count_nonzero(~held.any(axis=0)))) + _several(width_out)
+    whole = free_groups >= free_positions
+    trace.whole_groups[node.outputs[0].name or ""] = whole
+    reason = f"{label(node)} reads it together with the network's input data"
+    if whole:
+        members = np.concatenate([read, made], axis=1)
+        trace.sets.unite(np.repeat(members[:, :1], members.shape[1] - 1, axis=1), members[:, 1:], reason)
+    else:
+        for side in (read, made):
+            trace.sets.unite(np.repeat(side[:1], groups - 1, axis=0), side[1:], reason)
+        trace.mix(node, node.inputs[0], 1)
+
+
+def _several(count: int) -> int:
+    """A lone unit can never leave, so it does not count."""
+    return count if count > 1 else 0
+
+
+@moves("Gemm")
+def gemm(trace: Trace, node: ir.Node) -> None:
+    """Mix the columns of a matrix; the bias may be data."""
+    weight = node.inputs[1]
+    if int_attribute(node, "transA", 0) or not trace.facts.is_const(weight) or trace.of(node.inputs[0]) is None:
+        trace.give_up(node, f"{label(node)} multiplies data by data")
+        return
+    trace.mix(node, node.inputs[0], 1)
+    trace.fresh(node, 1)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    added = trace.of(bias)
+    if added is not None:
+        own = trace.channels[node.outputs[0].name or ""]
+        if added.axis is not None and added.axis == len(added.shape) - 1 and added.shape[-1] == own.shape[-1]:
+            trace.sets.unite(own.ids, added.ids, f"{label(node)} adds it to plain data")
+        else:
+            trace.hold(bias, f"{label(node)} adds it to other channels")
+            if added.shape and added.shape[-1] != 1:
+                trace.sets.hold(own.ids, f"{label(node)} adds it to plain data")
+
+
+@moves("MatMul")
+def matmul(trace: Trace, node: ir.Node) -> None:
+    """Mix the last axis with a constant matrix; anything else is left alone."""
+    data, weight = node.inputs[0], node.inputs[1]
+    source = trace.of(data)
+    weight_shape = None if weight is None else trace.facts.shape(weight)
+    if source is None or not trace.facts.is_const(weight) or weight_shape is None or len(weight_shape) != 2:
+        trace.give_up(node, f"{label(node)} multiplies data by data")
+        return
+    trace.mix(node, data, len(source.shape) - 1)
+    if source.axis is not None and source.axis != len(source.shape) - 1:
+        # The rows keep their ids; the new columns are then of no use to anybody who wants a rectangle.
+        trace.put(node.outputs[0], Channels.plain(trace.shape(node.outputs[0])))
+        return
+    trace.fresh(node, len(trace.shape(node.outputs[0])) - 1)

@@ -1,0 +1,203 @@
+"""What the walk found, frozen: layers, units, groups, consumers and what must stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ..facts import Facts
+from .channels import Shape
+from .trace import Making, Trace, label
+from .units import Ids
+
+#: Unit index of a channel position that never leaves.
+FIXED = -1
+
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution: which unit each of its kernels belongs to, and why it cannot be pruned (empty if it can)."""
+
+    name: str
+    output: str
+    units: Ids
+    reason: str
+
+    @property
+    def kernel_num(self) -> int:
+        """Number of kernels, i.e. output channels."""
+        return len(self.units)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A node that mixes the channels of one of its inputs; removing a unit cuts its slice there.
+
+    `units` gives the unit of each position along `axis` of the tensor `input` (FIXED = stays).
+    """
+
+    output: str
+    input: str
+    axis: int
+    units: Ids
+
+
+@dataclass(frozen=True)
+class TensorUnits:
+    """The unit of each position along the channel axis of a tensor."""
+
+    shape: Shape
+    axis: int
+    units: Ids
+
+
+@dataclass(frozen=True)
+class Structure:
+    """All that selection and surgery need to know of a network.
+
+    Attributes:
+        layers: every convolution in graph order.
+        kernels: kernels per unit, int64 [U]; 0 for units of dense features or padding alone, which only follow.
+        features: output features of dense layers per unit, int64 [U].
+        groups: group index per unit, int64 [U]; units of one group share one channel axis.
+        consumers: where units are read.
+        tensors: unit of each channel, by tensor name.
+        constraints: unit sets (sorted indices) of which at least one must stay, or a tensor would be empty.
+        whole_groups: by output name of a grouped convolution: whole groups leave, else positions in all groups.
+    """
+
+    layers: tuple[Layer, ...]
+    kernels: Ids
+    features: Ids
+    groups: Ids
+    consumers: tuple[Consumer, ...]
+    tensors: Mapping[str, TensorUnits]
+    constraints: tuple[Ids, ...]
+    whole_groups: Mapping[str, bool]
+
+    @property
+    def unit_num(self) -> int:
+        """Number of units that may leave."""
+        return len(self.kernels)
+
+    def kept(self, name: str, gone: NDArray[np.bool_]) -> tuple[int, NDArray[np.bool_]] | None:
+        """Return channel axis and mask of what stays of a tensor, or None if nothing leaves it."""
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            return None
+        leaves = (tensor.units != FIXED) & gone[tensor.units]
+        return (tensor.axis, ~leaves) if leaves.any() else None
+
+
+def analyse(model: ir.Model, facts: Facts) -> Structure:
+    """Find the kernels of a classifier that can leave, which only leave together, and why others stay.
+
+    Args:
+        model: the graph in topological order, all values named.
+        facts: its shapes and constants at a concrete input shape.
+    """
+    trace = Trace(model, facts)
+    trace.run()
+    return _frozen(trace)
+
+
+def _frozen(trace: Trace) -> Structure:
+    sets = trace.sets
+    everything = np.arange(len(sets), dtype=np.int64)
+    roots, held = sets.find(everything), sets.held(everything)
+    convolutions = [making for making in trace.makings if making.node.op_type in CONVOLUTIONS]
+    ordered = [roots[m.ids] for m in convolutions] + [roots[m.ids] for m in trace.makings if m not in convolutions]
+    # Units are numbered by their first kernel, in graph order; those without a kernel come last.
+    unit_of_root: dict[int, int] = {}
+    for root in np.concatenate([*ordered, roots[1:]]) if len(everything) > 1 else []:
+        if not held[root]:
+            unit_of_root.setdefault(int(root), len(unit_of_root))
+    table = np.full(len(sets), FIXED, dtype=np.int64)
+    for root, unit in unit_of_root.items():
+        table[root] = unit
+    units = table[roots]
+
+    count = len(unit_of_root)
+    tensors = {
+        name: TensorUnits(channels.shape, channels.axis, units[channels.ids])
+        for name, channels in trace.channels.items()
+        if channels.axis is not None
+    }
+    constraints = _constraints(tensors)
+    return Structure(
+        layers=tuple(_layer(trace, making, units, constraints) for making in convolutions),
+        kernels=_counts(units, convolutions, count),
+        features=_counts(units, [m for m in trace.makings if m not in convolutions], count),
+        groups=_groups(units, trace.makings, count),
+        consumers=tuple(
+            Consumer(_output(r.node), r.value.name or "", r.channels.axis or 0, units[r.channels.ids])
+            for r in trace.readings
+            if np.any(units[r.channels.ids] != FIXED)
+        ),
+        tensors=tensors,
+        constraints=constraints,
+        whole_groups=dict(trace.whole_groups),
+    )
+
+
+def _output(node: ir.Node) -> str:
+    return node.outputs[0].name or ""
+
+
+def _counts(units: Ids, makings: list[Making], count: int) -> Ids:
+    counts = np.zeros(count, dtype=np.int64)
+    for making in makings:
+        own = units[making.ids]
+        np.add.at(counts, own[own != FIXED], 1)
+    return counts
+
+
+def _groups(units: Ids, makings: list[Making], count: int) -> Ids:
+    """Number the connected components of units that share an output axis."""
+    parent = list(range(count))
+
+    def find(unit: int) -> int:
+        while parent[unit] != unit:
+            parent[unit] = parent[parent[unit]]
+            unit = parent[unit]
+        return unit
+
+    for making in makings:
+        own = [int(u) for u in units[making.ids] if u != FIXED]
+        for unit in own[1:]:
+            a, b = sorted((find(own[0]), find(unit)))
+            parent[b] = a
+    heads = [find(unit) for unit in range(count)]
+    number = {head: index for index, head in enumerate(dict.fromkeys(heads))}
+    return np.array([number[head] for head in heads], dtype=np.int64)
+
+
+def _constraints(tensors: Mapping[str, TensorUnits]) -> tuple[Ids, ...]:
+    distinct: dict[bytes, Ids] = {}
+    for tensor in tensors.values():
+        if np.all(tensor.units != FIXED):
+            members = np.unique(tensor.units)
+            distinct.setdefault(members.tobytes(), members)
+    return tuple(distinct.values())
+
+
+def _layer(trace: Trace, making: Making, units: Ids, constraints: tuple[Ids, ...]) -> Layer:
+    own = units[making.ids]
+    lone = {int(members[0]) for members in constraints if len(members) == 1}
+    free = [unit for unit in np.unique(own) if unit != FIXED and int(unit) not in lone]
+    reason = ""
+    if not free:
+        fixed = making.ids[own == FIXED]
+        if len(fixed):
+            reason = trace.sets.reason(int(fixed[0]))
+        elif len(own) == 1:
+            reason = "it has one kernel only, and one must stay"
+        else:
+            reason = "its kernels can only leave all together, and one must stay"
+    return Layer(making.node.name or label(making.node), _output(making.node), own, reason)

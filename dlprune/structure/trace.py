@@ -1,0 +1,206 @@
+"""The walk through the graph that finds out which channel goes where, and the register of one rule per operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ..facts import Facts
+from .channels import Channels, Shape, settle
+from .units import DATA, ChannelSets, Ids
+
+Rule = Callable[["Trace", ir.Node], None]
+
+_RULES: dict[str, Rule] = {}
+
+
+def moves(*op_types: str) -> Callable[[Rule], Rule]:
+    """Register how channel ids move through these operators of the default domain (names, also several in one string)."""
+
+    def register(rule: Rule) -> Rule:
+        for op_type in " ".join(op_types).split():
+            _RULES[op_type] = rule
+        return rule
+
+    return register
+
+
+@dataclass
+class Reading:
+    """A weight-bearing node that mixes the channels of one input (ids are raw until the trace ends)."""
+
+    node: ir.Node
+    value: ir.Value
+    channels: Channels
+
+
+@dataclass
+class Making:
+    """A weight-bearing node that makes new channels; `op_type` tells convolutions from dense layers."""
+
+    node: ir.Node
+    ids: Ids
+
+
+@dataclass
+class Trace:
+    """State of the walk: channels of every tensor so far, and the sets that they belong to."""
+
+    model: ir.Model
+    facts: Facts
+    sets: ChannelSets = field(default_factory=ChannelSets)
+    channels: dict[str, Channels] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    makings: list[Making] = field(default_factory=list)
+    whole_groups: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def opset(self) -> int:
+        """Version of the default operator set."""
+        return int(self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 1)) or 1)
+
+    def run(self) -> None:
+        """Apply each node's rule in graph order; what reaches an output is held."""
+        for value in self.model.graph.inputs:
+            shape = self.facts.shape(value)
+            if shape is not None and not self.facts.is_const(value):
+                self.channels[value.name or ""] = Channels.plain(shape)
+        for node in self.model.graph:
+            if all(self.facts.is_const(output) for output in node.outputs):
+                continue
+            self._visit(node)
+        for value in self.model.graph.outputs:
+            self.hold(value, "it reaches the network's output")
+
+    def _visit(self, node: ir.Node) -> None:
+        captured = list(_captured(node))
+        for value in captured:
+            self.hold(value, f"it is read inside the control flow of {label(node)}")
+        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        unknown = [o for o in node.outputs if o.uses() and self.facts.shape(o) is None]
+        if rule is None:
+            self.give_up(node, f"the operator of {label(node)} is not known")
+        elif unknown:
+            self.give_up(node, f"the shape of the output of {label(node)} is not known")
+        else:
+            rule(self, node)
+
+    def of(self, value: ir.Value | None) -> Channels | None:
+        """Return the channels of a tensor that depends on the data; None for constants and absent inputs."""
+        if value is None or self.facts.is_const(value):
+            return None
+        known = self.channels.get(value.name or "")
+        if known is None:
+            shape = self.facts.shape(value)
+            return None if shape is None else Channels.plain(shape)
+        return known
+
+    def shape(self, value: ir.Value) -> Shape:
+        """Return the concrete shape of a tensor; rules run only where it is known."""
+        shape = self.facts.shape(value)
+        assert shape is not None
+        return shape
+
+    def put(self, value: ir.Value, channels: Channels) -> None:
+        """Record the channels of an output."""
+        self.channels[value.name or ""] = channels
+
+    def put_array(self, node: ir.Node, value: ir.Value, array: Ids) -> None:
+        """Record an output whose ids are given element by element (broadcastable)."""
+        self.put(value, settle(self.sets, array, self.shape(value), label(node)))
+
+    def hold(self, value: ir.Value | None, reason: str) -> None:
+        """Declare that no channel of this tensor may leave."""
+        channels = self.of(value)
+        if channels is not None and channels.axis is not None:
+            self.sets.hold(channels.ids, reason)
+
+    def give_up(self, node: ir.Node, reason: str) -> None:
+        """Hold all that a node reads; what it writes is plain data."""
+        for value in node.inputs:
+            self.hold(value, reason)
+            self.hold_channel_numbers(value, reason)
+        for output in node.outputs:
+            shape = self.facts.shape(output)
+            if shape is not None:
+                self.put(output, Channels.plain(shape))
+
+    def hold_channel_numbers(self, value: ir.Value | None, reason: str) -> None:
+        """Hold the tensors whose channel number a constant was computed from (`x / Shape(x)[1]` changes its value)."""
+        stack, seen = [value], set()
+        while stack:
+            item = stack.pop()
+            if item is None or item in seen or not self.facts.is_const(item):
+                continue
+            seen.add(item)
+            producer = item.producer()
+            if producer is None:
+                continue
+            if producer.op_type in ("Shape", "Size"):
+                self.hold(producer.inputs[0], reason)
+            else:
+                stack.extend(producer.inputs)
+
+    def ints(self, node: ir.Node, attribute: str, index: int) -> list[int] | None:
+        """Return integers that older opsets keep in an attribute and newer ones in an input."""
+        if attribute in node.attributes:
+            return [int(i) for i in node.attributes[attribute].as_ints()]
+        return self.facts.ints(node.inputs[index]) if len(node.inputs) > index else None
+
+    def fresh(self, node: ir.Node, axis: int) -> None:
+        """Give new ids to the output of a weight-bearing node."""
+        shape = self.shape(node.outputs[0])
+        ids = self.sets.fresh(shape[axis])
+        self.makings.append(Making(node, ids))
+        self.put(node.outputs[0], Channels(shape, axis, ids))
+
+    def mix(self, node: ir.Node, value: ir.Value | None, axis: int) -> None:
+        """Record that a node's weights mix the channels of one input along an axis."""
+        channels = self.of(value)
+        if value is None or channels is None or channels.axis is None:
+            return
+        if channels.axis != axis:
+            self.hold(value, f"{label(node)} mixes its values along another axis than its channels")
+            return
+        self.readings.append(Reading(node, value, channels))
+
+
+def int_attribute(node: ir.Node, name: str, default: int) -> int:
+    """Return an integer attribute or its default."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+def string_attribute(node: ir.Node, name: str, default: str) -> str:
+    """Return a string attribute or its default."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_string()
+
+
+def label(node: ir.Node) -> str:
+    """Name a node for people: operator and name."""
+    return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
+
+
+def is_data(channels: Channels) -> bool:
+    """Tell whether a tensor carries plain data."""
+    return channels.axis is None or not np.any(channels.ids != DATA)
+
+
+def _captured(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the outer tensors that the sub-graphs of a node read."""
+    for attribute in node.attributes.values():
+        graphs = (
+            [attribute.as_graph()]
+            if attribute.type == ir.AttributeType.GRAPH
+            else list(attribute.as_graphs())
+            if attribute.type == ir.AttributeType.GRAPHS
+            else []
+        )
+        for graph in graphs:
+            for inner in graph.all_nodes():
+                yield from (value for value in inner.inputs if value is not None)
+            yield from graph.outputs
