@@ -1,8 +1,8 @@
 """Real classifier topologies as ONNX files, with weights that leave nothing trivial.
 
 The networks come from torchvision and timm without pretrained weights. A freshly initialised network hides mistakes
-(biases are 0, BatchNormalization is the identity, LayerScale nearly silences its branch), so every vector parameter is drawn
-at random and the running statistics are measured on noise, then disturbed.
+(biases are 0, BatchNormalization is the identity, LayerScale nearly silences its branch), so every vector parameter is
+drawn at random and the running statistics are measured on noise, then disturbed.
 
 Needs torch, torchvision, timm, onnx and onnxscript (tried with 2.14.1, 0.29.1, 1.0.31, 1.23.2, 0.7.2)::
 
@@ -97,6 +97,11 @@ def randomise(module: nn.Module, shape: tuple[int, int, int]) -> None:
             else:
                 parameter.uniform_(0.5, 1.5)
     norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        # Without normalisation the usual initial weights let the image fade away behind the biases.
+        for layer in module.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     module.eval()
     for norm in norms:
         norm.train()
