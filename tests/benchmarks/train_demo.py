@@ -6,8 +6,8 @@ CC BY 4.0), which scikit-learn distributes under its BSD licence. Here the image
 17 levels kept). The network and its weights are this project's own work and under its licence.
 
 The split is by a fixed permutation: 600 images to test, never seen in training; 1,197 to train, of which the first 600
-are also embedded as calibration images. Images are stored as uint8 0…255; the classifier takes ``float32(image) - 127``,
-HALCON's default range −127…128.
+are also embedded as calibration images. Images are stored as uint8 0…255; the classifier takes
+``float32(image) - 127``, HALCON's default range −127…128.
 
 Needs torch, onnx, scikit-learn and pillow (run with 2.14.1, 1.23.2, 1.9.1, 13.0.0); about three minutes on one core::
 
