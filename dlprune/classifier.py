@@ -1,0 +1,528 @@
+"""The classifier behind a handle of type 'dl_model': a graph, its parameters and a session to run it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from dlprune import onnxfile, parameters
+from dlprune.errors import (
+    H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+    H_ERR_DL_MODEL_RUNTIME,
+    H_ERR_DL_PARAM_NOT_AVAILABLE,
+    HError,
+    HOperatorError,
+)
+from dlprune.interface import (
+    ClassHead,
+    ImageInput,
+    Layout,
+    class_candidates,
+    class_count,
+    find_head,
+    find_image_input,
+)
+from dlprune.normal import normalise, refuse_nan
+from dlprune.parameters import Parameters
+from dlprune.summary import precision, summary, trainable_parameters
+from dlprune.tuples import Element, HTuple
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Array = npt.NDArray[np.float32]
+
+METADATA_KEY: Final = "dlprune"
+_METADATA_VERSION: Final = 1
+# Tried for graphs that leave height and width open and were never told a size.
+_DEFAULT_SIZE: Final = 224
+# ONNX Runtime's own messages are swallowed up to warnings; errors arrive as exceptions anyway.
+_LOG_ERRORS: Final = 3
+# Written to the file beside the parameters in parameters.PLAIN.
+_STORED: Final = ("batch_size", "class_output", "class_ids", "class_names", "type", "meta_data")
+
+
+class Classifier:
+    """An ONNX classifier in memory, and everything a 'dl_model' handle knows.
+
+    `model` is the user's graph in its own opset. All values and nodes have names, Constant nodes are initializers,
+    initializers are no inputs, functions are inlined. `params` are the settable parameters (read them freely, change
+    them through `set`). Whoever changes `model` in place calls `weights_changed` afterwards.
+    """
+
+    def __init__(self, model: ir.Model, params: Parameters | None = None, ir_version: int | None = None) -> None:
+        """Analyse a graph that `normalise` has prepared; `ir_version` is the one to write (default: the graph's)."""
+        self.model = model
+        self.ir_version = model.ir_version if ir_version is None else ir_version
+        self.params = Parameters() if params is None else params.copy()
+        self.lock = threading.RLock()
+        self._sessions: dict[tuple[str, ...], ort.InferenceSession] = {}
+        found = find_image_input(model)
+        self.image: ImageInput | None = None if isinstance(found, str) else found
+        self.head: ClassHead | None = None
+        self.class_num = 0
+        self.reason = found if isinstance(found, str) else ""  # why the model is no classification model
+        if self.image is not None:
+            self._adopt_image(self.image)
+        self._find_classes()
+        if params is not None and params.type == "generic":
+            self.params.type = "generic"
+
+    # --- making one ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def read(cls, path: str) -> Classifier:
+        """Return the classifier in an .onnx file. Raises HOperatorError 5200 or 7801 (see onnxfile.read)."""
+        return cls.from_proto(onnxfile.read(path), repr(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Classifier:
+        """Return the classifier in the bytes of an ONNX model. Raises HOperatorError 7801."""
+        return cls.from_proto(onnxfile.parse(data, "The model"), "The model")
+
+    @classmethod
+    def from_proto(cls, proto: onnx.ModelProto, what: str = "The model") -> Classifier:
+        """Return the classifier in a checked protobuf model. Raises HOperatorError 7801."""
+        try:
+            model = ir.from_proto(proto)
+            ir_version = model.ir_version
+            normalise(model)
+            metadata = model.metadata_props.pop(METADATA_KEY, None)
+            refuse_nan(model, what)
+            classifier = cls(model, ir_version=ir_version)
+        except HError:
+            raise
+        except Exception as error:
+            raise onnxfile.unreadable(f"{what} cannot be understood: {type(error).__name__}: {error}") from error
+        if metadata is not None:
+            classifier._load_metadata(metadata, what)
+        return classifier
+
+    def with_model(self, model: ir.Model) -> Classifier:
+        """Return a classifier with the same parameters for another graph (e.g. the pruned one), analysed anew."""
+        return Classifier(model, self.params, self.ir_version)
+
+    def clone(self) -> Classifier:
+        """Return an independent copy; unchanged weights are shared, they are never written to."""
+        with self.lock:
+            return self.with_model(self.model.clone())
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def input_name(self) -> str:
+        """Name of the image input. Raises HOperatorError 7912 if there is none."""
+        return self._image().name
+
+    @property
+    def output_name(self) -> str:
+        """Name of the class output. Raises HOperatorError 7912 if there is none."""
+        self.require_classification("This step")
+        return self.params.class_output
+
+    @property
+    def logits_name(self) -> str:
+        """Name of the value before the final (log-)softmax or sigmoid; the class output if there is none."""
+        self.require_classification("This step")
+        assert self.head is not None
+        return self.head.logits_name
+
+    @property
+    def layout(self) -> Layout:
+        """'NCHW' or 'NHWC'. Raises HOperatorError 7912 if there is no image input."""
+        return self._image().layout
+
+    @property
+    def channels(self) -> int:
+        """Number of image channels. Raises HOperatorError 7912 if there is no image input."""
+        return self._image().channels
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether 'type' is 'classification'."""
+        return self.params.type == "classification"
+
+    def require_classification(self, operator: str) -> None:
+        """Raise HOperatorError 7912 unless this is a classification model; `operator` begins the sentence."""
+        if not self.is_classification:
+            reason = self.reason or "'type' was set to 'generic'"
+            raise HOperatorError(
+                H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+                f"{operator} needs a model of type 'classification' but this one is 'generic': {reason}.",
+            )
+
+    def _image(self) -> ImageInput:
+        if self.image is None:
+            raise HOperatorError(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"An image input is needed: {self.reason}.")
+        return self.image
+
+    def input_shape(self, batch_size: int | None = None) -> tuple[int, int, int, int]:
+        """Return the input shape in the layout of the model; `batch_size` None means the parameter of that name.
+
+        Raises HOperatorError 7912 (no image input) or 7788 (image size open and not set yet).
+        """
+        image, params = self._image(), self.params
+        batch = params.batch_size if batch_size is None else batch_size
+        if not params.image_height or not params.image_width:
+            raise HOperatorError(
+                H_ERR_DL_PARAM_NOT_AVAILABLE,
+                "The model leaves the image size open; set 'image_width' and 'image_height' first.",
+            )
+        if image.layout == "NHWC":
+            return batch, params.image_height, params.image_width, image.channels
+        return batch, image.channels, params.image_height, params.image_width
+
+    # --- analysis -----------------------------------------------------------------------------------------------------
+
+    def _adopt_image(self, image: ImageInput) -> None:
+        params = self.params
+        params.batch_size = image.batch or params.batch_size
+        params.image_height = image.height or params.image_height
+        params.image_width = image.width or params.image_width
+        if not params.image_height or not params.image_width:
+            params.image_height = params.image_height or _DEFAULT_SIZE
+            params.image_width = params.image_width or _DEFAULT_SIZE
+            if self._output_shapes() is None:  # the graph asks for another size, only the user knows which
+                params.image_height, params.image_width = image.height or 0, image.width or 0
+
+    def _output_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Run the graph once on a black image and return the output shapes, None if it cannot be run."""
+        image = self._image()
+        try:
+            shape = self.input_shape(image.batch or 1)
+            session = self.session()
+            feed = {image.name: np.zeros(shape, image.dtype.numpy())}
+            return {
+                out.name: np.shape(a) for out, a in zip(session.get_outputs(), session.run(None, feed), strict=True)
+            }
+        except Exception:
+            return None
+
+    def _find_classes(self) -> None:
+        """Find the class output (the one named in params, or the only candidate) and count its classes."""
+        params = self.params
+        params.type = "generic"
+        self.head, self.class_num = None, 0
+        if self.image is None:
+            return
+        counts = {value.name: class_count(value.shape) for value in class_candidates(self.model)}
+        if 0 in counts.values():
+            shapes = self._output_shapes()
+            counts = {
+                name: number or (class_count(shapes[name]) if shapes and name in shapes else None)
+                for name, number in counts.items()
+            }
+        fitting = {name: number for name, number in counts.items() if number and name is not None}
+        if params.class_output:
+            fitting = {name: number for name, number in fitting.items() if name == params.class_output}
+        if len(fitting) != 1:
+            outputs = ", ".join(f"{value.name!r} {value.shape}" for value in self.model.graph.outputs)
+            self.reason = (
+                f"several outputs may hold the classes ({outputs}); name one with set_dl_model_param 'class_output'"
+                if fitting
+                else f"no output has the form batch × classes (outputs: {outputs})"
+            )
+            return
+        (name, number), *_ = fitting.items()
+        assert number is not None
+        output = next(value for value in self.model.graph.outputs if value.name == name)
+        params.class_output, self.class_num, self.reason = name, number, ""
+        params.type = "classification"
+        self.head = find_head(self.model, output)
+        if len(params.class_ids) != number:
+            params.class_ids = tuple(range(number))
+        if len(params.class_names) != number:
+            params.class_names = tuple(f"class_{i}" for i in range(number))
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def weights_changed(self) -> None:
+        """Drop the sessions; call this after a change of `model`."""
+        with self.lock:
+            self._sessions.clear()
+
+    def session(self, extra: Sequence[str] = ()) -> ort.InferenceSession:
+        """Return a cached session of the graph that also outputs the values named in `extra`.
+
+        Raises HOperatorError 7912 if ONNX Runtime cannot run the graph.
+        """
+        key = (self.params.runtime, *extra)
+        with self.lock:
+            if key not in self._sessions:
+                self._sessions[key] = self._new_session(tuple(extra))
+            return self._sessions[key]
+
+    def _new_session(self, extra: tuple[str, ...]) -> ort.InferenceSession:
+        import onnxruntime as ort  # takes longer to import than the rest of dlprune
+
+        model = self.model
+        if extra:
+            model = model.clone()
+            values = _values(model)
+            present = {value.name for value in model.graph.outputs}
+            model.graph.outputs.extend(values[name] for name in extra if name not in present)
+        options = ort.SessionOptions()
+        options.log_severity_level = _LOG_ERRORS
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if self.params.runtime == "gpu":
+            providers.insert(0, ("CUDAExecutionProvider", {"device_id": self.params.gpu}))
+        try:
+            with onnxfile.runnable(model) as source:
+                return ort.InferenceSession(source, options, providers=providers)
+        except Exception as error:
+            raise HOperatorError(
+                H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"ONNX Runtime cannot load this model: {error}"
+            ) from error
+
+    def run(self, batch: Array, names: Sequence[str]) -> list[npt.NDArray[Any]]:
+        """Return the values called `names` (outputs or any inner values) for a batch in the model's layout.
+
+        Raises HOperatorError 7912 if ONNX Runtime cannot run the graph.
+        """
+        image = self._image()
+        outputs = {value.name for value in self.model.graph.outputs}
+        session = self.session(sorted(set(names) - outputs))
+        try:
+            feed = {image.name: batch.astype(image.dtype.numpy(), copy=False)}
+            return [np.asarray(one) for one in session.run(list(names), feed)]
+        except Exception as error:
+            raise HOperatorError(
+                H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"ONNX Runtime cannot run this model: {error}"
+            ) from error
+
+    def confidences(self, batch: Array) -> Array:
+        """Return float32 [N, K], each row adding up to 1 (except after a final sigmoid), for a batch of images."""
+        name = self.output_name
+        return self.confidences_from(self.run(batch, [name])[0])
+
+    def confidences_from(self, output: npt.NDArray[Any]) -> Array:
+        """Turn the class output into confidences: softmax only where the graph ends in logits."""
+        assert self.head is not None
+        rows = output.reshape(len(output), self.class_num).astype(np.float64)
+        if self.head.activation == "log_softmax":
+            rows = np.exp(rows)
+        elif self.head.activation == "none":
+            rows = np.exp(rows - rows.max(axis=1, keepdims=True))
+            rows /= rows.sum(axis=1, keepdims=True)
+        return rows.astype(np.float32)
+
+    def logits(self, batch: Array) -> Array:
+        """Return float32 [N, K]: what goes into the final softmax, or the class output where there is none."""
+        (values,) = self.run(batch, [self.logits_name])
+        return values.reshape(len(batch), self.class_num).astype(np.float32)
+
+    # --- parameters ---------------------------------------------------------------------------------------------------
+
+    def set(self, name: str, values: HTuple) -> None:
+        """Set a parameter; those that take handles (`device`, `meta_data`) and `runtime_init` are the operators' work.
+
+        Raises HOperatorError 7911, 7788, 7914, 7792, 7793, 7913, 1203 or 1403; then nothing has changed.
+        """
+        with self.lock:
+            if name in parameters.PLAIN:
+                setattr(self.params, name, parameters.PLAIN[name](name, values))
+                if name == "gpu":
+                    self._sessions.clear()
+            elif name == "batch_size":
+                self._set_batch_size(parameters.count(name, values))
+            elif name in ("image_height", "image_width"):
+                size = {name: parameters.count(name, values)}
+                self._set_image_size(size.get("image_height"), size.get("image_width"))
+            elif name == "image_dimensions":
+                self._set_image_dimensions(values)
+            elif name == "class_ids":
+                self.params.class_ids = parameters.class_ids(name, values, self.class_num)
+            elif name == "class_names":
+                self.params.class_names = parameters.class_names(name, values, self.class_num)
+            elif name == "class_output":
+                self._set_class_output(parameters.text(name, parameters.one(name, values)))
+            elif name == "type":
+                self._set_type(parameters.choice("classification", "generic")(name, values))
+            elif name == "runtime":
+                self._set_runtime(parameters.choice("cpu", "gpu")(name, values))
+            elif name in parameters.GET_ONLY:
+                raise HOperatorError(H_ERR_DL_PARAM_NOT_AVAILABLE, f"{name!r} can be read but not set.")
+            else:
+                raise parameters.unknown_parameter(name, parameters.SET_AND_GET | parameters.SET_ONLY)
+
+    def _set_batch_size(self, size: int) -> None:
+        fixed = self.image.batch if self.image is not None else None
+        if fixed is not None and size != fixed:
+            raise parameters.bad_value(
+                "batch_size",
+                size,
+                f"the file fixes it to {fixed}; export the model with a dynamic batch axis to change it",
+            )
+        self.params.batch_size = size
+
+    def _set_image_size(self, height: int | None, width: int | None) -> None:
+        image = self._image()
+        for name, size, fixed in (("image_height", height, image.height), ("image_width", width, image.width)):
+            if size is not None and fixed is not None and size != fixed:
+                raise parameters.bad_value(
+                    name,
+                    size,
+                    f"the file fixes it to {fixed}; scale the images, or export the model with open image axes",
+                )
+        self.params.image_height = height or self.params.image_height
+        self.params.image_width = width or self.params.image_width
+        if not self.class_num:  # the number of classes may only be known for a definite size
+            self._find_classes()
+
+    def _set_image_dimensions(self, values: HTuple) -> None:
+        name = "image_dimensions"
+        sizes = [parameters.integer(name, value) for value in values]
+        if len(sizes) != 3 or min(sizes) < 1:
+            raise parameters.bad_value(name, list(values), "[width, height, channels] is needed, all above 0")
+        if sizes[2] != self.channels:
+            raise parameters.bad_value(name, list(values), f"the model needs {self.channels} channels")
+        self._set_image_size(sizes[1], sizes[0])
+
+    def _set_class_output(self, name: str) -> None:
+        known_names = [value.name for value in self.model.graph.outputs]
+        if name not in known_names:
+            raise parameters.bad_value("class_output", name, f"the outputs of the model are {known_names}")
+        before = self.params.copy()
+        self.params.class_output = name
+        self._find_classes()
+        if not self.is_classification:
+            reason = self.reason
+            self.params = before
+            self._find_classes()
+            raise parameters.bad_value("class_output", name, reason)
+
+    def _set_type(self, wanted: str) -> None:
+        if wanted == "generic":
+            self.params.type = "generic"
+            return
+        self._find_classes()
+        if not self.is_classification:
+            raise parameters.bad_value("type", wanted, self.reason)
+
+    def _set_runtime(self, wanted: str) -> None:
+        if wanted == "gpu":
+            import onnxruntime as ort
+
+            if "CUDAExecutionProvider" not in ort.get_available_providers():
+                raise HOperatorError(
+                    H_ERR_DL_MODEL_RUNTIME,
+                    "'gpu' needs ONNX Runtime with CUDA, which is not installed here (package onnxruntime-gpu); "
+                    "stay with 'cpu'.",
+                )
+        self.params.runtime = wanted
+
+    def get(self, name: str) -> list[Element]:
+        """Return a parameter as a list; `device`, `input_dimensions`, `meta_data` are the operators' work.
+
+        Raises HOperatorError 7911 (unknown) or 7788 (can only be set, or not available for this model).
+        """
+        params, known = self.params, parameters.SET_AND_GET | parameters.GET_ONLY
+        if name in parameters.SET_ONLY:
+            raise HOperatorError(H_ERR_DL_PARAM_NOT_AVAILABLE, f"{name!r} can be set but not read.")
+        if name.startswith("image_") and "range" not in name and name in known and self.image is None:
+            raise HOperatorError(H_ERR_DL_PARAM_NOT_AVAILABLE, f"{name!r} needs an image input: {self.reason}.")
+        if name == "image_dimensions":
+            return [params.image_width, params.image_height, self.channels]
+        if name == "image_num_channels":
+            return [self.channels]
+        if name in ("class_ids", "class_names"):
+            return list(getattr(params, name))
+        if name == "class_output":
+            return [params.class_output] if params.class_output else []
+        if name == "layer_names":
+            return [node.name or "" for node in self.model.graph]
+        if name == "num_trainable_params":
+            return [trainable_parameters(self.model)]
+        if name == "precision":
+            return [precision(self.model)]
+        if name == "min_version":
+            return [parameters.MIN_VERSION]
+        if name == "summary":
+            return [*summary(self.model)]
+        if name in parameters.SET_AND_GET:
+            value: Element = getattr(params, name)
+            return [value]
+        raise parameters.unknown_parameter(name, known)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, path: str) -> None:
+        """Check the model and write it to an .onnx file, parameters included. Raises HOperatorError 7803."""
+        onnxfile.write(self._for_writing(), path)
+
+    def to_bytes(self) -> bytes:
+        """Return the checked model with its parameters as bytes. Raises HOperatorError 7803."""
+        model = self._for_writing()
+        if onnxfile.weight_bytes(model) > onnxfile.EXTERNAL_DATA_BYTES:
+            raise onnxfile.unwritable("The model is too big for a serialized item; use write_dl_model.")
+        return bytes(onnxfile.check(ir.to_proto(model)).SerializeToString())
+
+    def _for_writing(self) -> ir.Model:
+        with self.lock:
+            model = self.model.clone()
+            model.metadata_props[METADATA_KEY] = self._metadata()
+            model.ir_version = self.ir_version
+        if self.ir_version < 4:  # where initializers had to be inputs as well
+            passes.AddInitializersToInputsPass()(model)
+        return model
+
+    def _metadata(self) -> str:
+        params, image = self.params, self.image
+        values: dict[str, Any] = {
+            name: list(getattr(params, name)) if isinstance(getattr(params, name), tuple) else getattr(params, name)
+            for name in [
+                *parameters.PLAIN,
+                "batch_size",
+                "class_output",
+                "class_ids",
+                "class_names",
+                "type",
+                "meta_data",
+            ]
+            if name not in parameters.NOT_STORED
+        }
+        if not self.class_num:
+            values = {name: value for name, value in values.items() if not name.startswith("class_")}
+        if image is not None and params.image_height and params.image_width:
+            if image.height is None:
+                values["image_height"] = params.image_height
+            if image.width is None:
+                values["image_width"] = params.image_width
+        return json.dumps({"version": _METADATA_VERSION, "parameters": values}, ensure_ascii=False)
+
+    def _load_metadata(self, data: str, what: str) -> None:
+        """Apply the parameters stored in a file, each through the check of `set`."""
+        try:
+            values = json.loads(data)["parameters"]
+            first = ("image_height", "image_width", "class_output", "class_ids")
+            for name in sorted(values, key=lambda one: (first.index(one) if one in first else len(first), one)):
+                value = values[name]
+                if name == "meta_data":
+                    self.params.meta_data = {str(key): str(text) for key, text in value.items()}
+                elif name in (parameters.SET_AND_GET | parameters.SET_ONLY) - parameters.NOT_STORED:
+                    self.set(name, _plain_tuple(value))
+        except Exception as error:
+            raise onnxfile.unreadable(
+                f"{what}: the model parameters in the metadata entry {METADATA_KEY!r} are damaged ({error}); "
+                "remove the entry to read the model with default parameters."
+            ) from None
+
+
+def _plain_tuple(value: Any) -> HTuple:
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if not all(isinstance(one, (int, float, str)) and not isinstance(one, bool) for one in values):
+        raise ValueError(f"{value!r} is no parameter value")
+    return values
+
+
+def _values(model: ir.Model) -> Mapping[str, ir.Value]:
+    return {value.name: value for node in model.graph for value in node.outputs if value.name}

@@ -1,0 +1,64 @@
+"""The one form of a graph that all modules of dlprune expect."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from dlprune import onnxfile
+from dlprune.interface import known
+
+
+def normalise(model: ir.Model) -> None:
+    """Bring a graph into the common form (see Classifier) without changing what it computes."""
+    if model.functions:
+        passes.InlinePass()(model)
+    passes.RemoveInitializersFromInputsPass()(model)
+    try:
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    except Exception:  # a kind of constant that the pass does not know, e.g. a sparse one
+        passes.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=0)(model)
+    # Older formats demand that initializers are listed as inputs; in memory they are not (see Classifier.ir_version).
+    model.ir_version = max(model.ir_version or 0, 4)
+    _name_nodes(model)
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None and any(isinstance(dim, int) and dim <= 0 for dim in value.shape):
+            # Not a size of −1 but the way some exporters write "open".
+            value.shape = ir.Shape([known(dim) if isinstance(dim, int) else dim for dim in value.shape])
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """Give every node a name of its own; values have theirs already, or the checker would have refused the file."""
+    nodes = list(model.graph.all_nodes())
+    taken = Counter(node.name for node in nodes)
+    used = {name for name in taken if name}
+    seen: set[str] = set()
+    counter: Counter[str] = Counter()
+    for node in nodes:
+        if node.name and node.name not in seen:
+            seen.add(node.name)
+            continue
+        base = node.name or node.op_type
+        while True:
+            name = f"{base}_{counter[base]}"
+            counter[base] += 1
+            if name not in used:
+                break
+        node.name = name
+        used.add(name)
+        seen.add(name)
+
+
+def refuse_nan(model: ir.Model, what: str) -> None:
+    """Raise HOperatorError 7801 if a weight holds NaN; `what` names the model."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
+                continue
+            bad = int(np.isnan(tensor.numpy()).sum())
+            if bad:
+                raise onnxfile.unreadable(f"{what}: weight {value.name!r} holds NaN ({bad} of {tensor.size} values).")

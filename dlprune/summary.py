@@ -1,0 +1,57 @@
+"""What a graph consists of, in numbers and words."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_ir as ir
+
+
+def _weights(model: ir.Model) -> list[ir.Value]:
+    """Return the float initializers that training would change, without single numbers (clip bounds, factors)."""
+    statistics = {
+        value
+        for node in model.graph.all_nodes()
+        if node.op_type == "BatchNormalization"
+        for value in node.inputs[3:5]
+        if value is not None
+    }
+    return [
+        value
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value not in statistics
+        and value.const_value is not None
+        and value.const_value.dtype.is_floating_point()
+        and value.const_value.size > 1
+    ]
+
+
+def trainable_parameters(model: ir.Model) -> int:
+    """Return the number of weights that training would change."""
+    return sum(value.const_value.size for value in _weights(model) if value.const_value is not None)
+
+
+def precision(model: ir.Model) -> str:
+    """Return the type of most weights: 'float32', 'float16', 'float64'; 'int8' for quantized graphs."""
+    sizes: Counter[str] = Counter()
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype != ir.DataType.INT64:
+                sizes[str(value.const_value.dtype).lower()] += value.const_value.size
+    name = sizes.most_common(1)[0][0] if sizes else "float"
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def summary(model: ir.Model) -> list[str]:
+    """Return one line per layer (name; operator; output shape where the file tells it; weights), then the sum."""
+    lines: list[str] = []
+    owned = set(_weights(model))
+    for node in model.graph:
+        size = sum(
+            value.const_value.size for value in {v for v in node.inputs if v in owned} if value.const_value is not None
+        )
+        shape = node.outputs[0].shape if node.outputs else None
+        lines.append(f"{node.name}; {node.op_type}; {shape if shape is not None else '?'}; {size}")
+    lines.append(f"Total number of weights: {trainable_parameters(model)}")
+    return lines
