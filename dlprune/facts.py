@@ -207,6 +207,14 @@ def gather_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
         input_shapes: concrete shape of each graph input, by name; inputs that are not named keep their declared shape
             where it is static, else they stay unknown.
     """
+    facts = first_facts(model, input_shapes)
+    for node in model.graph:
+        facts.add_node(node)
+    return facts
+
+
+def first_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
+    """Return the facts of a model's weights and inputs alone; nodes are added one by one by the caller."""
     facts = Facts(model)
     for value in model.graph.initializers.values():
         facts.add_initializer(value)
@@ -219,8 +227,6 @@ def gather_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
             shape = dims if len(dims) == len(value.shape) else None
         if shape is not None:
             facts.add_input(value, shape)
-    for node in model.graph:
-        facts.add_node(node)
     return facts
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ..nodes import label
 from .channels import Channels
-from .trace import Trace, label, moves
+from .trace import Trace, moves
 
 
 @moves(

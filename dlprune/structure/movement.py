@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ..nodes import int_attribute, label, pad_amounts, slice_bounds, string_attribute
 from .channels import Channels, Shape
-from .trace import Trace, int_attribute, is_data, label, moves, string_attribute
+from .trace import Trace, is_data, moves
 from .units import DATA, Ids
 
 
@@ -107,28 +108,11 @@ def slice_(trace: Trace, node: ir.Node) -> None:
     source = _source(trace, node)
     if source is None:
         return
-    cut = slices(trace, node, len(source.shape))
+    cut = slice_bounds(trace.facts, node, len(source.shape))
     if cut is None:
         trace.give_up(node, f"the bounds of {label(node)} are computed from the data")
         return
     _take(trace, node, source, np.arange(source.shape[source.axis or 0])[cut[source.axis or 0]])
-
-
-def slices(trace: Trace, node: ir.Node, rank: int) -> list[slice] | None:
-    """Return a Slice node as one Python slice per axis, or None where a bound is not constant."""
-    starts, ends = trace.ints(node, "starts", 1), trace.ints(node, "ends", 2)
-    given = len(node.inputs) > 3 and node.inputs[3] is not None
-    axes = trace.ints(node, "axes", 3) if given or "axes" in node.attributes else list(range(len(starts or [])))
-    stepped = len(node.inputs) > 4 and node.inputs[4] is not None
-    steps = trace.ints(node, "steps", 4) if stepped else [1] * len(starts or [])
-    if starts is None or ends is None or axes is None or steps is None:
-        return None
-    result = [slice(None)] * rank
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # ONNX spells "down to and with element 0" by a bound below −dim; Python wants None there.
-        stop = None if step < 0 and end < -(1 << 30) else end
-        result[axis % rank] = slice(start, stop, step)
-    return result
 
 
 def _take(trace: Trace, node: ir.Node, source: Channels, positions: Ids) -> None:
@@ -159,7 +143,7 @@ def pad(trace: Trace, node: ir.Node) -> None:
     source = _source(trace, node)
     if source is None:
         return
-    amounts = pads(trace, node, len(source.shape))
+    amounts = pad_amounts(trace.facts, node, len(source.shape))
     if amounts is None or any(trace.of(value) is not None for value in node.inputs[1:]):
         trace.give_up(node, f"the amounts of {label(node)} are computed from the data")
         return
@@ -179,19 +163,6 @@ def pad(trace: Trace, node: ir.Node) -> None:
         trace.give_up(node, f"{label(node)} repeats channels")
         return
     trace.put(node.outputs[0], Channels(shape, axis, ids))
-
-
-def pads(trace: Trace, node: ir.Node, rank: int) -> list[tuple[int, int]] | None:
-    """Return the amounts of a Pad node per axis, or None where they are not constant."""
-    amounts = trace.ints(node, "pads", 1)
-    given = len(node.inputs) > 3 and node.inputs[3] is not None
-    axes = trace.facts.ints(node.inputs[3]) if given else list(range(rank))
-    if amounts is None or axes is None:
-        return None
-    result = [(0, 0)] * rank
-    for position, axis in enumerate(axes):
-        result[axis % rank] = (amounts[position], amounts[position + len(axes)])
-    return result
 
 
 @moves("Expand")

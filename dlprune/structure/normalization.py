@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
+from ..nodes import int_attribute, label, opset, reduced_axes
 from .channels import Channels
-from .trace import Trace, int_attribute, label, moves
+from .trace import Trace, moves
 
 
 @moves("BatchNormalization")
@@ -49,7 +49,7 @@ def along_axis(trace: Trace, node: ir.Node) -> None:
             return
         axis = axes[0] % rank
     else:
-        old_softmax = node.op_type in ("Softmax", "LogSoftmax", "Hardmax") and trace.opset < 13
+        old_softmax = node.op_type in ("Softmax", "LogSoftmax", "Hardmax") and opset(trace.model) < 13
         axis = int_attribute(node, "axis", 1 if old_softmax else -1) % rank
         if old_softmax or node.op_type in ("LayerNormalization", "RMSNormalization"):
             _along(trace, node, set(range(axis, rank)))
@@ -110,7 +110,7 @@ def reduce(trace: Trace, node: ir.Node) -> None:
         return
     shape = trace.shape(node.outputs[0])
     rank = len(source.shape)
-    axes = _reduced_axes(trace, node, rank)
+    axes = reduced_axes(trace.facts, node, rank)
     if source.axis is None:
         trace.put(node.outputs[0], Channels.plain(shape))
     elif axes is None:
@@ -125,14 +125,3 @@ def reduce(trace: Trace, node: ir.Node) -> None:
         trace.put(node.outputs[0], Channels.plain(shape))
     else:
         trace.give_up(node, f"it is reduced across channels by {label(node)}")
-
-
-def _reduced_axes(trace: Trace, node: ir.Node, rank: int) -> set[int] | None:
-    if node.op_type in ("ArgMax", "ArgMin"):
-        return {int_attribute(node, "axis", 0) % rank}
-    if len(node.inputs) > 1 and node.inputs[1] is not None and not trace.facts.is_const(node.inputs[1]):
-        return None
-    axes = trace.ints(node, "axes", 1)
-    if not axes:
-        return set() if int_attribute(node, "noop_with_empty_axes", 0) else set(range(rank))
-    return {int(axis) % rank for axis in np.asarray(axes)}

@@ -10,8 +10,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..facts import Facts
+from ..nodes import label
 from .channels import Shape
-from .trace import Making, Trace, label
+from .trace import Making, Trace
 from .units import Ids
 
 #: Unit index of a channel position that never leaves.

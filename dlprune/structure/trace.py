@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..facts import Facts
+from ..nodes import is_standard, label, subgraphs
 from .channels import Channels, Shape, settle
 from .units import DATA, ChannelSets, Ids
 
@@ -57,11 +58,6 @@ class Trace:
     makings: list[Making] = field(default_factory=list)
     whole_groups: dict[str, bool] = field(default_factory=dict)
 
-    @property
-    def opset(self) -> int:
-        """Version of the default operator set."""
-        return int(self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 1)) or 1)
-
     def run(self) -> None:
         """Apply each node's rule in graph order; what reaches an output is held."""
         for value in self.model.graph.inputs:
@@ -79,7 +75,7 @@ class Trace:
         captured = list(_captured(node))
         for value in captured:
             self.hold(value, f"it is read inside the control flow of {label(node)}")
-        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        rule = _RULES.get(node.op_type) if is_standard(node) else None
         unknown = [o for o in node.outputs if o.uses() and self.facts.shape(o) is None]
         if rule is None:
             self.give_up(node, f"the operator of {label(node)} is not known")
@@ -144,12 +140,6 @@ class Trace:
             else:
                 stack.extend(producer.inputs)
 
-    def ints(self, node: ir.Node, attribute: str, index: int) -> list[int] | None:
-        """Return integers that older opsets keep in an attribute and newer ones in an input."""
-        if attribute in node.attributes:
-            return [int(i) for i in node.attributes[attribute].as_ints()]
-        return self.facts.ints(node.inputs[index]) if len(node.inputs) > index else None
-
     def fresh(self, node: ir.Node, axis: int) -> None:
         """Give new ids to the output of a weight-bearing node."""
         shape = self.shape(node.outputs[0])
@@ -168,23 +158,6 @@ class Trace:
         self.readings.append(Reading(node, value, channels))
 
 
-def int_attribute(node: ir.Node, name: str, default: int) -> int:
-    """Return an integer attribute or its default."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
-
-
-def string_attribute(node: ir.Node, name: str, default: str) -> str:
-    """Return a string attribute or its default."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_string()
-
-
-def label(node: ir.Node) -> str:
-    """Name a node for people: operator and name."""
-    return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
-
-
 def is_data(channels: Channels) -> bool:
     """Tell whether a tensor carries plain data."""
     return channels.axis is None or not np.any(channels.ids != DATA)
@@ -192,15 +165,7 @@ def is_data(channels: Channels) -> bool:
 
 def _captured(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the outer tensors that the sub-graphs of a node read."""
-    for attribute in node.attributes.values():
-        graphs = (
-            [attribute.as_graph()]
-            if attribute.type == ir.AttributeType.GRAPH
-            else list(attribute.as_graphs())
-            if attribute.type == ir.AttributeType.GRAPHS
-            else []
-        )
-        for graph in graphs:
-            for inner in graph.all_nodes():
-                yield from (value for value in inner.inputs if value is not None)
-            yield from graph.outputs
+    for graph in subgraphs(node):
+        for inner in graph.all_nodes():
+            yield from (value for value in inner.inputs if value is not None)
+        yield from graph.outputs

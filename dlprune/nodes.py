@@ -1,0 +1,98 @@
+"""Reading nodes: attributes with defaults, and integers that moved from attributes to inputs in newer opsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from .facts import Facts
+
+
+def label(node: ir.Node) -> str:
+    """Name a node for people: operator and name."""
+    return f"{node.op_type} '{node.name or (node.outputs[0].name if node.outputs else '')}'"
+
+
+def opset(model: ir.Model) -> int:
+    """Version of the default operator set of a model."""
+    return int(model.opset_imports.get("") or model.opset_imports.get("ai.onnx") or 1)
+
+
+def is_standard(node: ir.Node) -> bool:
+    """Tell whether a node's operator is one of ONNX's default domain."""
+    return node.domain in ("", "ai.onnx")
+
+
+def int_attribute(node: ir.Node, name: str, default: int) -> int:
+    """Return an integer attribute or its default."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+def string_attribute(node: ir.Node, name: str, default: str) -> str:
+    """Return a string attribute or its default."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_string()
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input, or None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def ints(facts: Facts, node: ir.Node, attribute: str, index: int) -> list[int] | None:
+    """Return integers that older opsets keep in an attribute and newer ones in an input; None if absent or not constant."""
+    if attribute in node.attributes:
+        return [int(i) for i in node.attributes[attribute].as_ints()]
+    return facts.ints(input_at(node, index))
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the sub-graphs of a control-flow node."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def slice_bounds(facts: Facts, node: ir.Node, rank: int) -> list[slice] | None:
+    """Return a Slice node as one Python slice per axis, or None where a bound is not constant."""
+    starts, ends = ints(facts, node, "starts", 1), ints(facts, node, "ends", 2)
+    if starts is None or ends is None:
+        return None
+    axes, steps = ints(facts, node, "axes", 3), facts.ints(input_at(node, 4))
+    if (axes is None and input_at(node, 3) is not None) or (steps is None and input_at(node, 4) is not None):
+        return None
+    result = [slice(None)] * rank
+    for axis, start, end, step in zip(
+        axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True
+    ):
+        # ONNX spells "down to and with element 0" by a bound far below −dim; Python wants None there.
+        result[axis % rank] = slice(start, None if step < 0 and end < -(1 << 30) else end, step)
+    return result
+
+
+def pad_amounts(facts: Facts, node: ir.Node, rank: int) -> list[tuple[int, int]] | None:
+    """Return the amounts of a Pad node before and after each axis, or None where they are not constant."""
+    amounts, axes = ints(facts, node, "pads", 1), facts.ints(input_at(node, 3))
+    if amounts is None or (axes is None and input_at(node, 3) is not None):
+        return None
+    axes = list(range(rank)) if axes is None else axes
+    result = [(0, 0)] * rank
+    for position, axis in enumerate(axes):
+        result[axis % rank] = (amounts[position], amounts[position + len(axes)])
+    return result
+
+
+def reduced_axes(facts: Facts, node: ir.Node, rank: int) -> set[int] | None:
+    """Return the axes that a Reduce or Arg node works along, or None where they are not constant."""
+    if node.op_type in ("ArgMax", "ArgMin"):
+        return {int_attribute(node, "axis", 0) % rank}
+    axes = ints(facts, node, "axes", 1)
+    if axes is None and input_at(node, 1) is not None:
+        return None
+    if not axes:
+        return set() if int_attribute(node, "noop_with_empty_axes", 0) else set(range(rank))
+    return {axis % rank for axis in axes}

@@ -1,0 +1,242 @@
+"""The walk that removes units: cut the weights of each node, then mend what still speaks of the old channel numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes import common as passes
+
+from ..facts import Facts, first_facts, gather_facts
+from ..nodes import label, opset
+from ..structure import Structure
+
+Shape = tuple[int, ...]
+Keep = NDArray[np.bool_]
+Rule = Callable[["Surgeon", ir.Node], None]
+
+_CUTS: dict[str, Rule] = {}
+_MENDS: dict[str, Rule] = {}
+
+
+class SurgeryError(Exception):
+    """A node that cannot be given its new shape; the model is thrown away."""
+
+
+def cuts(op_types: str) -> Callable[[Rule], Rule]:
+    """Register the rule that cuts the weights (and picks) of operators; runs where a channel leaves input or output."""
+
+    def register(rule: Rule) -> Rule:
+        _CUTS.update(dict.fromkeys(op_types.split(), rule))
+        return rule
+
+    return register
+
+
+def mends(op_types: str) -> Callable[[Rule], Rule]:
+    """Register the rule that mends the literals of operators; runs where the output has not got its new shape."""
+
+    def register(rule: Rule) -> Rule:
+        _MENDS.update(dict.fromkeys(op_types.split(), rule))
+        return rule
+
+    return register
+
+
+class Surgeon:
+    """One removal of units from a copy of a model.
+
+    Attributes:
+        model: the copy that is worked on.
+        old: facts of the original.
+        new: facts of the copy, known up to the node at work.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        facts: Facts,
+        structure: Structure,
+        gone: NDArray[np.bool_],
+        other_shapes: Mapping[str, Shape],
+    ) -> None:
+        self._original = model
+        self._other_shapes = other_shapes
+        self.model = model.clone()
+        self.old = facts
+        shapes = {name: shape for v in model.graph.inputs if (shape := facts.shape(name := v.name or "")) is not None}
+        self.new = first_facts(self.model, shapes)
+        self._structure = structure
+        self._gone = gone
+        self._cut: dict[tuple[str, bytes], ir.Value] = {}
+
+    def operate(self) -> ir.Model:
+        """Remove the units and return the copy."""
+        for node in list(self.model.graph):
+            self._treat(node)
+        self._rename()
+        passes.RemoveUnusedNodesPass()(self.model)
+        _forget_shapes(self.model)
+        return self.model
+
+    def _treat(self, node: ir.Node) -> None:
+        if all(self.old.is_const(output) for output in node.outputs):
+            self.new.add_node(node)
+            return
+        touched = [*node.inputs, *node.outputs]
+        changed = any(value is not None and self.kept(value) is not None for value in touched)
+        rule = _CUTS.get(node.op_type)
+        if changed and rule is not None:
+            rule(self, node)
+        self.new.add_node(node)
+        if changed and not self.fits(node):
+            rule = _MENDS.get(node.op_type)
+            if rule is not None:
+                rule(self, node)
+        if changed and not self.fits(node):
+            raise SurgeryError(
+                f"{label(node)} would give the shape {self.new.shape(node.outputs[0])} instead of "
+                f"{self.wanted(node.outputs[0])}"
+            )
+
+    # What rules use.
+
+    def kept(self, value: ir.Value) -> tuple[int, Keep] | None:
+        """Return channel axis and mask of what stays of a tensor, or None if nothing leaves it."""
+        return self._structure.kept(value.name or "", self._gone)
+
+    def keep(self, value: ir.Value | None, axis: int) -> Keep | None:
+        """Return the mask of what stays along one axis, or None if nothing leaves there."""
+        found = None if value is None else self.kept(value)
+        return found[1] if found is not None and found[0] == axis else None
+
+    def has_whole_groups(self, node: ir.Node) -> bool:
+        """Tell whether whole groups leave a grouped convolution."""
+        return self._structure.whole_groups[node.outputs[0].name or ""]
+
+    def wanted(self, value: ir.Value) -> Shape | None:
+        """Return the shape that a tensor must get."""
+        shape, found = self.old.shape(value), self.kept(value)
+        if shape is None or found is None:
+            return shape
+        axis, keep = found
+        return (*shape[:axis], int(keep.sum()), *shape[axis + 1 :])
+
+    def fits(self, node: ir.Node) -> bool:
+        """Tell whether a node's outputs have the shapes that they must get."""
+        return all(self.new.shape(output) == self.wanted(output) for output in node.outputs if output.name)
+
+    def varies(self, value: ir.Value, axis: int) -> bool:
+        """Tell whether a dimension follows the input's dynamic dimensions, so that no literal may replace it."""
+        other = None if self._other is None else self._other.shape(value)
+        shape = self.old.shape(value)
+        return other is not None and shape is not None and other[axis] != shape[axis]
+
+    def is_static(self, value: ir.Value | None) -> bool:
+        """Tell whether a constant keeps its value when the input's dynamic dimensions change."""
+        if value is None or self._other is None:
+            return True
+        return self._other.ints(value) == self.old.ints(value)
+
+    @cached_property
+    def _other(self) -> Facts | None:
+        return gather_facts(self._original, self._other_shapes) if self._other_shapes else None
+
+    def cut(self, node: ir.Node, index: int, keeps: Mapping[int, Keep | None]) -> None:
+        """Replace a constant input by its slice; nodes that want the same slice share it."""
+        value = node.inputs[index] if index < len(node.inputs) else None
+        wanted = {axis: keep for axis, keep in sorted(keeps.items()) if keep is not None}
+        if value is None or not wanted or all(keep.all() for keep in wanted.values()):
+            return
+        key = (value.name or "", b"".join(bytes([axis]) + keep.tobytes() for axis, keep in wanted.items()))
+        if key not in self._cut:
+            self._cut[key] = self._filled(node, value, wanted) or self._sliced(value, wanted)
+        node.replace_input_with(index, self._cut[key])
+
+    def _sliced(self, value: ir.Value, keeps: Mapping[int, Keep]) -> ir.Value:
+        array = self.old.const(value)
+        if array is None:
+            raise SurgeryError(f"the constant '{value.name}' cannot be computed")
+        for axis, keep in keeps.items():
+            array = np.compress(keep, array, axis=axis)
+        return self.constant(f"{value.name}.kept", array)
+
+    def _filled(self, node: ir.Node, value: ir.Value, keeps: Mapping[int, Keep]) -> ir.Value | None:
+        """Cut a weight that is one number repeated (ConstantOfShape) without writing it out."""
+        maker = value.producer()
+        shape = self.old.shape(value)
+        if maker is None or maker.op_type != "ConstantOfShape" or shape is None:
+            return None
+        for axis, keep in keeps.items():
+            shape = (*shape[:axis], int(keep.sum()), *shape[axis + 1 :])
+        small = ir.node(
+            "ConstantOfShape",
+            [self.constant(f"{value.name}.shape", np.array(shape, np.int64))],
+            dict(maker.attributes),
+            outputs=[ir.Value(name=self._fresh_name(f"{value.name}.kept"), type=value.type)],
+        )
+        node.prepend(small)
+        self.new.add_node(small)
+        return small.outputs[0]
+
+    def constant(self, name: str, array: NDArray[Any]) -> ir.Value:
+        """Add an initializer and return it."""
+        name = self._fresh_name(name)
+        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.model.graph.register_initializer(value)
+        self.new.add_initializer(value)
+        return value
+
+    def insert_before(self, node: ir.Node, op_type: str, inputs: list[ir.Value], **attributes: int) -> ir.Value:
+        """Put a new node before another one and return its output."""
+        name = self._fresh_name(f"{node.outputs[0].name}.{op_type.lower()}")
+        added = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name)], name=name)
+        node.prepend(added)
+        self.new.add_node(added)
+        return added.outputs[0]
+
+    def renew(self, node: ir.Node) -> bool:
+        """Work out a node's shapes again after a change and tell whether they fit."""
+        self.new.add_node(node)
+        return self.fits(node)
+
+    def _fresh_name(self, wish: str) -> str:
+        name, count = wish, 1
+        while self.new.shape(name) is not None or self.old.shape(name) is not None:
+            count += 1
+            name = f"{wish}_{count}"
+        return name
+
+    def _rename(self) -> None:
+        """Let a slice take over the name of the weight that it replaced, where nobody reads that any more."""
+        by_name = {(value.name or ""): value for value in self.model.graph.initializers.values()}
+        for (name, _), value in self._cut.items():
+            original = by_name.get(name)
+            if original is None or original.uses() or original.is_graph_output() or not value.is_initializer():
+                continue
+            del self.model.graph.initializers[name]
+            by_name.pop(name)
+            value.name = name
+
+
+def set_ints(surgeon: Surgeon, node: ir.Node, name: str, index: int, values: list[int], *, since: int) -> None:
+    """Write integers where the opset keeps them: in an attribute, or from opset `since` on in an input."""
+    if opset(surgeon.model) < since:
+        node.attributes[name] = ir.AttrInt64s(name, values)
+        return
+    if len(node.inputs) <= index:
+        node.resize_inputs(index + 1)
+    node.replace_input_with(index, surgeon.constant(f"{node.outputs[0].name}.{name}", np.array(values, np.int64)))
+
+
+def _forget_shapes(model: ir.Model) -> None:
+    """Drop stale shapes of intermediate tensors; those of the outputs have not changed."""
+    for node in model.graph:
+        for output in node.outputs:
+            if not output.is_graph_output():
+                output.shape = None
