@@ -1,6 +1,15 @@
 """Prune image classifiers in ONNX files with the operators of MVTec HALCON."""
 
+import importlib
+from typing import TYPE_CHECKING
+
 from dlprune import errors
+from dlprune.devices import (
+    get_dl_device_param,
+    get_dl_device_param_s,
+    query_available_dl_devices,
+    query_available_dl_devices_s,
+)
 from dlprune.dictionary import (
     as_python_dict,
     as_python_dict_s,
@@ -31,6 +40,29 @@ from dlprune.serialization import (
     serialized_item_from_bytes,
 )
 from dlprune.tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_handle_s, tuple_sem_type
+
+if TYPE_CHECKING:  # at run time __getattr__ brings them
+    from dlprune.demo import demo_model_file, demo_samples
+    from dlprune.model import (
+        apply_dl_model,
+        clear_dl_model,
+        deserialize_dl_model,
+        get_dl_model_param,
+        get_dl_model_param_s,
+        read_dl_model,
+        serialize_dl_model,
+        set_dl_model_param,
+        write_dl_model,
+    )
+    from dlprune.pruning import (
+        add_dl_pruning_batch,
+        create_dl_pruning,
+        gen_dl_pruned_model,
+        get_dl_pruning_layer_info,
+        get_dl_pruning_param,
+        get_dl_pruning_param_s,
+        set_dl_pruning_param,
+    )
 
 __version__ = "0.1.0"
 
@@ -75,4 +107,49 @@ __all__ = [
     "set_dict_tuple",
     "set_dict_tuple_at",
     "write_dict",
+    # Models
+    "apply_dl_model",
+    "clear_dl_model",
+    "deserialize_dl_model",
+    "get_dl_model_param",
+    "get_dl_model_param_s",
+    "read_dl_model",
+    "serialize_dl_model",
+    "set_dl_model_param",
+    "write_dl_model",
+    # Pruning
+    "add_dl_pruning_batch",
+    "create_dl_pruning",
+    "gen_dl_pruned_model",
+    "get_dl_pruning_layer_info",
+    "get_dl_pruning_param",
+    "get_dl_pruning_param_s",
+    "set_dl_pruning_param",
+    # Embedded example
+    "demo_model_file",
+    "demo_samples",
+    # Devices
+    "get_dl_device_param",
+    "get_dl_device_param_s",
+    "query_available_dl_devices",
+    "query_available_dl_devices_s",
 ]
+
+# Modules that work on graphs are imported at the first use of one of their operators: ONNX's graph library takes longer
+# to import than all the rest.
+_LATE = ("dlprune.model", "dlprune.pruning", "dlprune.demo")
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for module_name in _LATE:
+            module = importlib.import_module(module_name)
+            if hasattr(module, name):
+                value: object = getattr(module, name)
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

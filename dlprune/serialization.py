@@ -6,6 +6,7 @@ little-endian. Each module registers the types it owns with `register_serializer
 
 from __future__ import annotations
 
+import importlib
 import struct
 import zlib
 from collections.abc import Callable
@@ -45,6 +46,8 @@ class _Serializer:
 
 
 _serializers: dict[str, _Serializer] = {}
+# Modules that register a type but are only imported when needed.
+_LATE: Final = {"dl_model": "dlprune.model", "dl_pruning": "dlprune.pruning"}
 # Objects being written right now, to find dictionaries that contain each other.
 _open_objects: ContextVar[frozenset[int]] = ContextVar("_open_objects", default=frozenset())
 
@@ -104,6 +107,8 @@ def decode(data: bytes) -> HHandle:
     content = bytes(rest[start : start + length])
     if len(rest) - start > length or zlib.crc32(content) != checksum:
         raise HOperatorError(H_ERR_NO_SERIALIZED_ITEM, "The content of the item is damaged (its check sum differs).")
+    if sem_type not in _serializers and sem_type in _LATE:
+        importlib.import_module(_LATE[sem_type])
     serializer = _serializers.get(sem_type)
     if serializer is None:
         raise HOperatorError(H_ERR_NO_SERIALIZED_ITEM, f"The item holds the unknown type {sem_type!r}.")
