@@ -1,0 +1,131 @@
+"""Everything that is worked out of a classifier before it is scored or cut, kept with it until its weights change."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from .classifier import Classifier
+from .facts import Facts, Shape, gather_facts
+from .nodes import subgraphs
+from .scoregraph import ScoreGraph
+from .structure import Structure, analyse
+
+#: A dynamic batch is analysed at this size: with one sample, batch and channel axes are hard to tell apart.
+_BATCH = 2
+#: Added to every dynamic dimension of the second look, which tells the numbers that follow the input.
+_STEP = 1
+_PIXEL_STEP = 32
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Facts, structure and signature of a classifier at its present image size."""
+
+    facts: Facts
+    structure: Structure
+    other_shapes: Mapping[str, Shape]
+    signature: str
+
+
+def analysis_of(classifier: Classifier) -> Analysis:
+    """Return the analysis of a classifier, made once for each image size."""
+    fixed = classifier.image.batch if classifier.image is not None else None
+    shape: Shape = classifier.input_shape(fixed or _BATCH)
+    with classifier.lock:
+        key = ("analysis", shape)
+        if key not in classifier.derived:
+            classifier.derived[key] = _analyse(classifier, shape)
+        found = classifier.derived[key]
+        assert isinstance(found, Analysis)
+        return found
+
+
+def score_graph_of(classifier: Classifier) -> ScoreGraph:
+    """Return the score graph of a classifier at its batch size and image size, made once for each."""
+    shape = classifier.input_shape()
+    structure = analysis_of(classifier).structure
+    with classifier.lock:
+        key = ("score graph", shape)
+        if key not in classifier.derived:
+            classifier.derived[key] = ScoreGraph(
+                classifier.model, classifier.input_name, classifier.output_name, shape, structure.consumers
+            )
+        found = classifier.derived[key]
+        assert isinstance(found, ScoreGraph)
+        return found
+
+
+def _analyse(classifier: Classifier, shape: Shape) -> Analysis:
+    facts = gather_facts(classifier.model, {classifier.input_name: shape})
+    return Analysis(
+        facts=facts,
+        structure=analyse(classifier.model, facts),
+        other_shapes=_other_shapes(classifier, shape),
+        signature=signature(classifier.model),
+    )
+
+
+def _other_shapes(classifier: Classifier, shape: Shape) -> dict[str, Shape]:
+    """Return an input shape in which every dynamic dimension differs; empty where the shape is fixed."""
+    image = classifier.image
+    assert image is not None
+    if image.batch is not None:
+        return {}
+    batch = shape[0] + _STEP
+    sizes = [(image.height, _PIXEL_STEP), (image.width, _PIXEL_STEP)]
+    steps = [0 if known is not None else step for known, step in sizes]
+    plain: Shape = (batch, *shape[1:])
+    first = 1 if classifier.layout == "NHWC" else 2
+    larger = list(plain)
+    for axis, step in enumerate(steps):
+        larger[first + axis] += step
+    facts = gather_facts(classifier.model, {classifier.input_name: tuple(larger)})
+    chosen = plain if facts.shape(classifier.output_name) is None else tuple(larger)
+    return {classifier.input_name: chosen}
+
+
+def signature(model: ir.Model) -> str:
+    """Return a digest of a network's architecture: operators, wiring, weight shapes; not names or weights."""
+    digest = hashlib.sha256()
+    numbers: dict[ir.Value, int] = {}
+
+    def number(value: ir.Value | None) -> str:
+        if value is None:
+            return "-"
+        if value not in numbers:
+            numbers[value] = len(numbers)
+            tensor = value.const_value
+            if tensor is not None:
+                digest.update(f"w{tuple(tensor.shape.numpy())}{tensor.dtype}".encode())
+        return str(numbers[value])
+
+    def visit(graph: ir.Graph) -> None:
+        for node in graph:
+            wires = ",".join(number(value) for value in (*node.inputs, *node.outputs))
+            plain = sorted(
+                f"{name}={attribute.value}"
+                for name, attribute in node.attributes.items()
+                if attribute.type in _PLAIN_ATTRIBUTES
+            )
+            digest.update(f"{node.domain}.{node.op_type}({wires}){plain}".encode())
+            for inner in subgraphs(node):
+                visit(inner)
+
+    visit(model.graph)
+    return digest.hexdigest()
+
+
+_PLAIN_ATTRIBUTES = frozenset(
+    {
+        ir.AttributeType.INT,
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOAT,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRING,
+        ir.AttributeType.STRINGS,
+    }
+)

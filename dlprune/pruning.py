@@ -1,0 +1,260 @@
+"""The pruning operators: create, set, get, add a batch, generate the pruned model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .analysis import Analysis, analysis_of, score_graph_of
+from .classifier import Classifier
+from .dictionary import from_python_dict, unwrap_dict
+from .errors import (
+    H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+    H_ERR_DL_PRUNING_UNSUPPORTED_BY_CNN,
+    H_ERR_DL_PRUNING_WRONG_DATA,
+    H_ERR_WIPT3,
+    HOperatorError,
+)
+from .gradients import GradientError
+from .handle import HHandle, new_handle, unwrap
+from .image import HObject
+from .lift import LiftError
+from .model import unwrap_model
+from .pruningdata import PruningData
+from .samples import read_batch
+from .scoregraph import ScoreGraphError
+from .scoring import unit_terms
+from .selection import Mask, choose_units, selection_values
+from .serialization import register_serializer
+from .surgery import SurgeryError, remove_units
+from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
+
+SEM_TYPE = "dl_pruning"
+
+register_serializer(SEM_TYPE, PruningData, PruningData.to_bytes, PruningData.from_bytes)
+
+
+def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | Sequence[HHandle]) -> HHandle:
+    """Create the data that pruning a classifier needs.
+
+    Parameters: `dlmodel_handle` (model of type 'classification' with at least one convolution that can lose a
+    kernel), `mode` ('oracle': kernels are scored by what their removal does to the loss, to first order), `gen_param`
+    ([] or a handle of type 'dict' whose keys are parameters of set_dl_pruning_param).
+    Returns a handle of type 'dl_pruning'. It belongs to the architecture: any model of the same structure fits.
+    Raises HOperatorError 7981 (no convolution can be pruned; says why for each), 7912 (type 'generic'), 1302 (mode),
+    7911/7914 (gen_param), 2404/2454 (handle).
+    Source: HALCON operator create_dl_pruning.
+
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> pruning = ha.create_dl_pruning(model, "oracle", [])
+        >>> ha.get_dl_pruning_param_s(pruning, "percentage")
+        10
+    """
+    classifier = unwrap_model(dlmodel_handle, 1)
+    settings: dict[str, HTuple] = {"mode": (to_str(mode, "mode", 2),), **_generic(gen_param)}
+    classifier.require_classification("create_dl_pruning")
+    data = PruningData.of(analysis_of(classifier))
+    if not data.prunable_kernel_num:
+        reasons = "; ".join(f"{layer.name!r}: {layer.reason}" for layer in data.layers[:8])
+        raise HOperatorError(
+            H_ERR_DL_PRUNING_UNSUPPORTED_BY_CNN,
+            f"None of the {len(data.layers)} convolutions of this model can lose a kernel"
+            + (f" ({reasons}{'; …' if len(data.layers) > 8 else ''})." if reasons else ": it has no convolution."),
+        )
+    for name, values in settings.items():
+        data.set(name, values)
+    return new_handle(SEM_TYPE, data)
+
+
+def _generic(gen_param: object) -> dict[str, HTuple]:
+    elements = to_tuple(gen_param, "gen_param")
+    if not elements:
+        return {}
+    settings: dict[str, HTuple] = {}
+    for key, value in unwrap_dict(elements[0] if len(elements) == 1 else gen_param, 3).entries.items():
+        if isinstance(value, HObject) or not isinstance(key, str):
+            raise HOperatorError(
+                H_ERR_WIPT3, f"The entry {key!r} of gen_param is no parameter; names with numbers or strings are."
+            )
+        settings[key] = value
+    return settings
+
+
+def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_param_value: TupleLike) -> None:
+    """Set a parameter of the pruning data.
+
+    Parameters: `dlpruning_handle` (type 'dl_pruning'), `gen_param_name` and `gen_param_value`:
+    'mode' ('oracle'); 'percentage' (number in [0, 100], share of the removable kernels to remove, default 10).
+    Beyond HALCON: 'normalization' ('sqrt_mean', 'mean', 'l2', 'none': how scores of different layers are compared);
+    'max_layer_percentage' (number in [0, 100] or 'auto' = percentage + 20: no group of coupled layers loses more).
+    Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode),
+    2404/2454 (handle); HTupleConversionError (bool, None). Source: HALCON operator set_dl_pruning_param.
+
+    Example: see get_dl_pruning_param.
+    """
+    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
+    data.set(to_str(gen_param_name, "gen_param_name", 2), to_tuple(gen_param_value, "gen_param_value"))
+
+
+def get_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str) -> list[Element]:
+    """Return a parameter or result of the pruning data.
+
+    Parameters: `dlpruning_handle` (type 'dl_pruning'), `gen_param_name`: one that set_dl_pruning_param knows, or
+    'prunable_conv_num' (convolutions that can lose kernels), 'prunable_conv_layer_name' (their names in graph order),
+    'prunable_kernel_num' (kernels that 100 percent would remove; one stays in each convolution), 'pruned_kernel_num'
+    and 'pruned_percentage' (what the last gen_dl_pruned_model removed, in kernels and as 100 · pruned / prunable).
+    Returns a list of int, float or str. Raises HOperatorError 7911, 2404 or 2454.
+    Source: HALCON operator get_dl_pruning_param.
+
+    Example:
+        >>> import dlprune as ha
+        >>> pruning = ha.create_dl_pruning(ha.read_dl_model(ha.demo_model_file()), "oracle", [])
+        >>> ha.set_dl_pruning_param(pruning, "percentage", 25)
+        >>> ha.get_dl_pruning_param(pruning, "percentage")
+        [25]
+    """
+    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
+    return data.get(to_str(gen_param_name, "gen_param_name", 2))
+
+
+def get_dl_pruning_param_s(dlpruning_handle: HHandle, gen_param_name: str) -> Element:
+    """Return get_dl_pruning_param as a scalar; raises HTupleConversionError unless there is exactly one value."""
+    return scalar(get_dl_pruning_param(dlpruning_handle, gen_param_name), f"The parameter {gen_param_name!r}")
+
+
+def get_dl_pruning_layer_info(dlpruning_handle: HHandle) -> list[HHandle]:
+    """Return what is known of each convolution (beyond HALCON).
+
+    Parameters: `dlpruning_handle` (type 'dl_pruning').
+    Returns one dict handle per convolution in graph order: 'name'; 'kernel_num'; 'prunable' (0 or 1); 'reason' (why it
+    cannot be pruned, '' if it can); 'unit_ids' (per kernel: kernels with the same number, also in other layers, only
+    leave together; −1 never leaves); 'kernel_scores' (per kernel the mean absolute score so far, −1.0 where it cannot
+    leave, empty before the first batch); 'pruned_kernel_ids' (kernels that the last gen_dl_pruned_model removed).
+    Raises HOperatorError 2404 or 2454.
+
+    Example:
+        >>> import dlprune as ha
+        >>> pruning = ha.create_dl_pruning(ha.read_dl_model(ha.demo_model_file()), "oracle", [])
+        >>> [ha.get_dict_tuple_s(layer, "prunable") for layer in ha.get_dl_pruning_layer_info(pruning)][0]
+        1
+    """
+    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
+    return [from_python_dict(info) for info in data.layer_info()]
+
+
+def add_dl_pruning_batch(
+    dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle, dlsample_batch: Sequence[HHandle]
+) -> None:
+    """Score a batch of samples and add the scores to the pruning data; the model is not changed.
+
+    May be called from several threads at once. Each sample's score is the absolute first-order change of its own
+    cross-entropy if the unit were removed; the order and the size of batches do not matter.
+
+    Parameters: `dlmodel_handle_to_prune` (type 'classification', structure as in create_dl_pruning),
+    `dlpruning_handle` (type 'dl_pruning'), `dlsample_batch` ('batch_size' sample dicts with 'image' and, in all or in
+    none of them, 'image_label_id'; without labels the model's own decision counts as the target).
+    Raises HOperatorError 7784 (batch length), 7783/7790/7791/7793 (entries of a sample), 7980 (other architecture),
+    7912 (type 'generic', or an operator without gradient), 2404/2454 (handle).
+    Source: HALCON operator add_dl_pruning_batch; score: Molchanov et al., Pruning Convolutional Neural Networks for
+    Resource Efficient Inference, 2017, taken at the consumers of a channel.
+
+    Example: see gen_dl_pruned_model.
+    """
+    classifier = unwrap_model(dlmodel_handle_to_prune, 1)
+    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
+    classifier.require_classification("add_dl_pruning_batch")
+    structure = _fitting(classifier, data).structure
+    batch = read_batch(dlsample_batch, classifier, 3, classifier.params.batch_size)
+    try:
+        terms = score_graph_of(classifier).run(batch.images, batch.labels)
+    except (GradientError, LiftError, ScoreGraphError) as error:
+        raise HOperatorError(
+            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+            f"This model cannot be scored by gradients: {error}.",
+        ) from error
+    scores = unit_terms(terms, structure.consumers, structure.unit_num)
+    if not np.isfinite(scores).all():
+        raise HOperatorError(
+            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+            "The gradients of this batch are not finite (overflow inside the network); nothing was added. "
+            "Check that the images have the range that the model was trained with.",
+        )
+    data.add(scores)
+
+
+def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle) -> HHandle:
+    """Return a pruned copy of a model: smaller weights, fewer operations, everything else as before.
+
+    Removes 'percentage' percent of the removable kernels, never more, the lowest scores first. The copy gives exactly
+    what the original gives with the removed channels cut off from the layers that read them. The input model and the
+    scores stay, so that the operator can be called again with another percentage.
+
+    Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (with at least one scored batch).
+    Returns a handle of type 'dl_model'. Writes 'pruned_kernel_num' and 'pruned_percentage' into the pruning data.
+    Raises HOperatorError 7980 (other architecture, or no scores yet), 7912 (type 'generic'), 2404/2454 (handle).
+    Source: HALCON operator gen_dl_pruned_model.
+
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.set_dl_model_param(model, "batch_size", 8)
+        >>> pruning = ha.create_dl_pruning(model, "oracle", [])
+        >>> ha.add_dl_pruning_batch(model, pruning, ha.demo_samples()[:8])
+        >>> ha.set_dl_pruning_param(pruning, "percentage", 25)
+        >>> pruned = ha.gen_dl_pruned_model(model, pruning)
+        >>> 20 < ha.get_dl_pruning_param_s(pruning, "pruned_percentage") <= 25
+        True
+    """
+    classifier = unwrap_model(dlmodel_handle_to_prune, 1)
+    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
+    classifier.require_classification("gen_dl_pruned_model")
+    analysis = _fitting(classifier, data)
+    with data.lock:
+        if not data.count:
+            raise HOperatorError(
+                H_ERR_DL_PRUNING_WRONG_DATA,
+                "The pruning data holds no scores yet; call add_dl_pruning_batch with at least one batch first.",
+            )
+        gone = _choice(data, analysis)
+        pruned = _cut(classifier, analysis, gone)
+        data.removed = gone
+    return new_handle("dl_model", pruned)
+
+
+def _choice(data: PruningData, analysis: Analysis) -> Mask:
+    settings, structure = data.settings, analysis.structure
+    percentage = float(settings.percentage)
+    budget = math.floor(data.prunable_kernel_num * percentage / 100 + 1e-9)
+    share = settings.max_layer_percentage
+    cap = 100.0 if percentage == 100 else percentage + 20.0 if share == "auto" else float(share)
+    values = selection_values(structure, data.scores(), settings.normalization)
+    return choose_units(structure, values, budget, min(cap, 100.0) / 100)
+
+
+def _cut(classifier: Classifier, analysis: Analysis, gone: Mask) -> Classifier:
+    try:
+        model = remove_units(classifier.model, analysis.facts, analysis.structure, gone, analysis.other_shapes)
+    except SurgeryError as error:
+        raise HOperatorError(
+            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be pruned: {error}. It was left as it is."
+        ) from error
+    pruned = classifier.with_model(model)
+    pruned.confidences(np.zeros(classifier.input_shape(), np.float32))  # it must run before anybody gets it
+    return pruned
+
+
+def _fitting(classifier: Classifier, data: PruningData) -> Analysis:
+    analysis = analysis_of(classifier)
+    if analysis.signature != data.signature:
+        raise HOperatorError(
+            H_ERR_DL_PRUNING_WRONG_DATA,
+            f"The pruning data was created for a network of {len(data.layers)} convolutions and "
+            f"{len(data.kernels)} units; this model has another architecture "
+            f"({len(analysis.structure.layers)} convolutions, {analysis.structure.unit_num} units). "
+            "Create new pruning data for it.",
+        )
+    return analysis

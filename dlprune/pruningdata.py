@@ -1,0 +1,227 @@
+"""What a 'dl_pruning' handle holds: parameters, accumulated scores and the outcome of the last removal."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .analysis import Analysis
+from .errors import H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, H_ERR_WIPV2, HOperatorError
+from .parameters import bad_value, choice, number, one, text
+from .selection import NORMALIZATIONS, removable_kernels
+from .structure import FIXED
+from .tuples import Element, HTuple
+
+MODES = ("oracle",)
+
+
+@dataclass
+class Settings:
+    """The settable parameters, by their names in set_dl_pruning_param."""
+
+    mode: str = "oracle"
+    percentage: int | float = 10
+    normalization: str = "sqrt_mean"
+    max_layer_percentage: int | float | str = "auto"
+
+
+def _mode(name: str, values: HTuple) -> str:
+    mode = text(name, one(name, values))
+    if mode not in MODES:
+        possible = " and ".join(repr(m) for m in MODES)
+        raise HOperatorError(H_ERR_WIPV2, f"The pruning mode {mode!r} is not known; possible are {possible}.")
+    return mode
+
+
+def _percentage(name: str, values: HTuple) -> int | float:
+    number(0, 100)(name, values)
+    value = values[0]
+    assert isinstance(value, (int, float))
+    return value
+
+
+def _share(name: str, values: HTuple) -> int | float | str:
+    value = one(name, values)
+    if value == "auto":
+        return "auto"
+    if isinstance(value, str):
+        raise bad_value(name, value, "a number of percent in [0, 100] or 'auto' is needed")
+    return _percentage(name, values)
+
+
+_CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
+    "mode": _mode,
+    "percentage": _percentage,
+    "normalization": choice(*NORMALIZATIONS),
+    "max_layer_percentage": _share,
+}
+SETTABLE = frozenset(_CHECKS)
+
+
+@dataclass(frozen=True)
+class LayerUnits:
+    """One convolution as the handle remembers it."""
+
+    name: str
+    reason: str
+    units: NDArray[np.int64]
+
+
+@dataclass
+class PruningData:
+    """Parameters, scores and outcome; it knows the architecture that it was made for, but no model.
+
+    Attributes:
+        signature: digest of the architecture.
+        layers: every convolution in graph order.
+        kernels: kernels per unit, int64 [U].
+        prunable_kernel_num: the most kernels that can leave.
+        sums: sum over samples of each unit's absolute score, float64 [U].
+        count: number of samples in `sums`.
+        removed: units that left in the last gen_dl_pruned_model, or None.
+    """
+
+    signature: str
+    layers: tuple[LayerUnits, ...]
+    kernels: NDArray[np.int64]
+    prunable_kernel_num: int
+    sums: NDArray[np.float64]
+    count: int = 0
+    removed: NDArray[np.bool_] | None = None
+    settings: Settings = field(default_factory=Settings)
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> PruningData:
+        """Return fresh data for an analysed classifier."""
+        structure = analysis.structure
+        return cls(
+            signature=analysis.signature,
+            layers=tuple(LayerUnits(layer.name, layer.reason, layer.units) for layer in structure.layers),
+            kernels=structure.kernels,
+            prunable_kernel_num=removable_kernels(structure),
+            sums=np.zeros(structure.unit_num),
+        )
+
+    def set(self, name: str, values: HTuple) -> None:
+        """Set a parameter. Raises HOperatorError 7911, 7914, 1203 or 1302; then nothing has changed."""
+        check = _CHECKS.get(name)
+        if check is None:
+            known = ", ".join(repr(n) for n in sorted(SETTABLE))
+            what = "can only be read" if name in READABLE else "is not known"
+            raise HOperatorError(
+                H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, f"The parameter {name!r} {what}; settable are {known}."
+            )
+        checked = check(name, values)
+        with self.lock:
+            setattr(self.settings, name, checked)
+
+    def get(self, name: str) -> list[Element]:
+        """Return the values of a parameter. Raises HOperatorError 7911."""
+        reader = _READERS.get(name)
+        with self.lock:
+            if reader is not None:
+                return reader(self)
+            if name in SETTABLE:
+                return [getattr(self.settings, name)]
+        known = ", ".join(repr(n) for n in sorted(READABLE))
+        raise HOperatorError(
+            H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, f"The parameter {name!r} is not known; possible are {known}."
+        )
+
+    def add(self, terms: NDArray[np.float64]) -> None:
+        """Add the signed scores of some samples, float64 [N, U]."""
+        # Rounding to single precision first leaves the double-precision sum room to be exact, so that the order in
+        # which batches arrive does not show.
+        total = np.abs(terms).astype(np.float32).astype(np.float64).sum(axis=0)
+        with self.lock:
+            self.sums += total
+            self.count += len(terms)
+
+    def scores(self) -> NDArray[np.float64]:
+        """Return the mean absolute score of each unit, float64 [U]."""
+        with self.lock:
+            return self.sums / max(self.count, 1)
+
+    @property
+    def pruned_kernel_num(self) -> int:
+        """Kernels that left in the last gen_dl_pruned_model."""
+        return 0 if self.removed is None else int(self.kernels[self.removed].sum())
+
+    def layer_info(self) -> list[dict[str, Any]]:
+        """Return one plain dictionary per convolution, see get_dl_pruning_layer_info."""
+        with self.lock:
+            scores, removed = self.scores(), self.removed
+            gone = np.zeros(len(self.kernels) + 1, np.bool_) if removed is None else np.append(removed, False)
+            infos = []
+            for layer in self.layers:
+                own = np.append(scores, -1.0)[layer.units] if self.count else np.zeros(0)
+                infos.append(
+                    {
+                        "name": layer.name,
+                        "kernel_num": len(layer.units),
+                        "prunable": int(not layer.reason),
+                        "reason": layer.reason,
+                        "unit_ids": layer.units.tolist(),
+                        "kernel_scores": own.tolist(),
+                        "pruned_kernel_ids": np.flatnonzero((layer.units != FIXED) & gone[layer.units]).tolist(),
+                    }
+                )
+            return infos
+
+    def to_bytes(self) -> bytes:
+        """Return the data as an .npz file without pickled objects."""
+        with self.lock:
+            head = {
+                "signature": self.signature,
+                "names": [layer.name for layer in self.layers],
+                "reasons": [layer.reason for layer in self.layers],
+                "prunable_kernel_num": self.prunable_kernel_num,
+                "count": self.count,
+                "settings": asdict(self.settings),
+            }
+            arrays = {f"layer{i}": layer.units for i, layer in enumerate(self.layers)}
+            if self.removed is not None:
+                arrays["removed"] = self.removed
+            stream = io.BytesIO()
+            np.savez_compressed(stream, head=np.array(json.dumps(head)), kernels=self.kernels, sums=self.sums, **arrays)
+            return stream.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PruningData:
+        """Return the data that to_bytes wrote; any exception means that the bytes are damaged."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            head = json.loads(str(arrays["head"]))
+            layers = tuple(
+                LayerUnits(name, reason, arrays[f"layer{i}"])
+                for i, (name, reason) in enumerate(zip(head["names"], head["reasons"], strict=True))
+            )
+            found = cls(
+                signature=head["signature"],
+                layers=layers,
+                kernels=arrays["kernels"],
+                prunable_kernel_num=head["prunable_kernel_num"],
+                sums=arrays["sums"],
+                count=head["count"],
+                removed=arrays.get("removed"),
+            )
+        for one_field in fields(Settings):
+            found.set(one_field.name, (head["settings"][one_field.name],))
+        return found
+
+
+_READERS: dict[str, Callable[[PruningData], list[Element]]] = {
+    "prunable_conv_num": lambda data: [sum(not layer.reason for layer in data.layers)],
+    "prunable_conv_layer_name": lambda data: [layer.name for layer in data.layers if not layer.reason],
+    "prunable_kernel_num": lambda data: [data.prunable_kernel_num],
+    "pruned_kernel_num": lambda data: [data.pruned_kernel_num],
+    "pruned_percentage": lambda data: [100.0 * data.pruned_kernel_num / max(data.prunable_kernel_num, 1)],
+}
+READABLE = SETTABLE | frozenset(_READERS)
