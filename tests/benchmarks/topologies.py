@@ -1,8 +1,6 @@
 """Real classifier topologies as ONNX files, with weights that leave nothing trivial.
 
-The networks come from torchvision and timm without pretrained weights. A freshly initialised network hides mistakes
-(biases are 0, BatchNormalization is the identity, LayerScale nearly silences its branch), so every vector parameter is
-drawn at random and the running statistics are measured on noise, then disturbed.
+The networks come from torchvision and timm without pretrained weights; module ``weights`` says how theirs are drawn.
 
 Needs torch, torchvision, timm, onnx and onnxscript (tried with 2.14.1, 0.29.1, 1.0.31, 1.23.2, 0.7.2)::
 
@@ -25,6 +23,7 @@ import timm
 import torch
 import torchvision.models as tv
 from torch import nn
+from weights import randomise
 
 Exporter = Literal["torchscript", "dynamo"]
 
@@ -84,35 +83,6 @@ def build(name: str) -> tuple[nn.Module, tuple[int, int, int]]:
     shape = (3, topology.size, topology.size)
     randomise(module, shape)
     return module.eval(), shape
-
-
-@torch.no_grad()
-def randomise(module: nn.Module, shape: tuple[int, int, int]) -> None:
-    """Draw scales, shifts and biases; set running statistics so that activations keep a sane range in depth."""
-    for name, parameter in module.named_parameters():
-        # LayerScale is [C, 1, 1]; every other scale, shift and bias is a vector.
-        if parameter.ndim == 1 or name.endswith("layer_scale"):
-            if name.endswith("bias"):
-                parameter.uniform_(-0.3, 0.3)
-            else:
-                parameter.uniform_(0.5, 1.5)
-    norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    if not norms:
-        # Without normalisation the usual initial weights let the image fade away behind the biases.
-        for layer in module.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    module.eval()
-    for norm in norms:
-        norm.train()
-        norm.momentum = 1.0
-    module(torch.randn(4, *shape))
-    for norm in norms:
-        norm.eval()
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        norm.running_mean += 0.2 * norm.running_var.sqrt() * torch.randn_like(norm.running_mean)
-        norm.running_var *= torch.empty_like(norm.running_var).uniform_(0.8, 1.25)
 
 
 def export(name: str, exporter: Exporter, path: Path | str) -> None:
