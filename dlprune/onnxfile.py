@@ -189,9 +189,9 @@ def write(model: ir.Model, path: str) -> None:
         raise unwritable(f"{path!r}: .hdl is HALCON's own closed format; give a file name ending in .onnx.")
     if not path or "\0" in path or suffix != ".onnx":
         raise unwritable(f"{path!r} does not end in .onnx, the only format that is written.")
-    if target.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, never raises
         raise unwritable(f"{path!r} is a folder; give the name of an .onnx file.")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise unwritable(f"The folder {os.fspath(target.parent)!r} does not exist.")
     try:
         if weight_bytes(model) > EXTERNAL_DATA_BYTES:
