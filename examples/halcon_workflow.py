@@ -41,7 +41,7 @@ def evaluate(model: ha.HHandle, samples: list[ha.HHandle]) -> float:
     return hits / len(samples)
 
 
-def main(pruned_file: str = "digits_pruned.onnx", percentage: float = 20) -> None:
+def main(pruned_file: str, percentage: float = 20) -> None:
     """Score, prune, write, read again and compare."""
     model = ha.read_dl_model(str(DATA / "digits.onnx"))
     batch_size = 50
@@ -74,4 +74,4 @@ def main(pruned_file: str = "digits_pruned.onnx", percentage: float = 20) -> Non
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1] if len(sys.argv) > 1 else "digits_pruned.onnx")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from pruning_table import LabelledImages, model_in_package, print_pruning_table
+from pruning_table import LabelledImages, ModelParameters, model_in_package, print_pruning_table
 
 HEIGHT, WIDTH = 32, 20
 NO_DIGIT = 10
@@ -43,10 +43,10 @@ def draw_images(number: int, seed: int) -> LabelledImages:
     return LabelledImages(np.stack([draw_digit(rng, int(label)) for label in labels]), labels)
 
 
-def main(folder: str = "pruned") -> None:
+def main(folder: str) -> None:
     """Prune by 10, 20 and 30 percent and compare."""
     file = model_in_package("meter_digits_recognizer", "model.onnx", "meter-digits-recognizer==0.2.3")
-    parameters = {
+    parameters: ModelParameters = {
         "image_range_min": 0.0,
         "image_range_max": 1.0,
         "class_names": [*"0123456789", "no digit"],
@@ -55,4 +55,4 @@ def main(folder: str = "pruned") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1] if len(sys.argv) > 1 else "pruned")

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 import dlprune as ha
 
+ModelParameters = Mapping[str, str | float | Sequence[str | float]]
+
 
 @dataclass(frozen=True)
 class LabelledImages:
@@ -54,7 +56,7 @@ def accuracy(model: ha.HHandle, samples: Sequence[ha.HHandle]) -> float:
 
 def print_pruning_table(
     file: Path,
-    parameters: Mapping[str, str | float | Sequence[str | float]],
+    parameters: ModelParameters,
     calibration: LabelledImages,
     test: LabelledImages,
     folder: Path,
@@ -64,7 +66,8 @@ def print_pruning_table(
     model = ha.read_dl_model(str(file))
     for name, value in parameters.items():
         ha.set_dl_model_param(model, name, value)
-    batch_size = int(ha.get_dl_model_param_s(model, "batch_size"))
+    batch_size = ha.get_dl_model_param_s(model, "batch_size")
+    assert isinstance(batch_size, int)
     pruning = ha.create_dl_pruning(model, "oracle", [])
     samples = samples_of(calibration)
     for start in range(0, len(samples) - batch_size + 1, batch_size):

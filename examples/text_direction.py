@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from pruning_table import LabelledImages, model_in_package, print_pruning_table
+from pruning_table import LabelledImages, ModelParameters, model_in_package, print_pruning_table
 
 HEIGHT, WIDTH = 48, 192
 TEXT = (
@@ -61,12 +61,12 @@ def draw_images(number: int, seed: int) -> LabelledImages:
     return LabelledImages(np.stack(images), labels)
 
 
-def main(folder: str = "pruned") -> None:
+def main(folder: str) -> None:
     """Prune by 10, 20 and 30 percent and compare."""
     file = model_in_package(
         "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", "rapidocr-onnxruntime==1.4.4"
     )
-    parameters = {
+    parameters: ModelParameters = {
         # The file leaves height and width open; HALCON's order is width, height, channels.
         "image_dimensions": [WIDTH, HEIGHT, 3],
         "image_range_min": -1.0,
@@ -78,4 +78,4 @@ def main(folder: str = "pruned") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1] if len(sys.argv) > 1 else "pruned")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import warnings
 from pathlib import Path
 
@@ -164,6 +165,9 @@ def export(net: DigitsNet, path: Path) -> None:
         name = ".".join(parts if node.op_type in ("Add", "Flatten") else parts[:-1])
         # Identity nodes, by which the exporter shares equal initializers, come without a name.
         node.name = name or node.output[0]
+    # What write_dl_model would add: the parameters of the model that are not HALCON's defaults.
+    parameters = {"class_names": [str(digit) for digit in range(10)]}
+    onnx.helper.set_model_props(model, {"dlprune": json.dumps({"version": 1, "parameters": parameters})})
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(path))
 
