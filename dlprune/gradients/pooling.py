@@ -1,0 +1,91 @@
+"""Gradients of pooling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from dlprune.gradients.axis import dilate_axis
+from dlprune.gradients.rule import GradientError, Partials, Site, gradient
+from dlprune.gradients.window import Window, place, window_of
+
+
+@gradient("GlobalAveragePool")
+def global_average_pool(n: Site) -> Partials:
+    """Spread dy evenly; left small, it broadcasts."""
+    shape = n.shape()
+    return n.op("Mul", n.dy, 1.0 / math.prod(shape[2:]), shape=n.out_shape())
+
+
+@gradient("GlobalMaxPool")
+def global_max_pool(n: Site) -> Partials:
+    """Hand dy to the greatest element, in equal shares where several are."""
+    axes = list(range(2, len(n.shape())))
+    return shared(n, n.dy, n.y, axes)
+
+
+def shared(n: Site, dy: ir.Value, y: ir.Value, axes: list[int]) -> ir.Value:
+    """Hand dy in equal shares to the elements of x that equal y along some axes."""
+    chosen = n.number(n.op("Equal", n.x, y))
+    return n.op("Mul", chosen, n.op("Div", dy, n.op("ReduceSum", chosen, axes, keepdims=1)))
+
+
+@gradient("MaxPool")
+def max_pool(n: Site) -> Partials:
+    """Add dy up at the positions that the pool names in its second output (overlapping windows may share one)."""
+    if n.attr_int("storage_order", 0) != 0:
+        raise GradientError(n.node, "column-major indices are not supported")
+    shape = n.shape()
+    if len(n.node.outputs) < 2:
+        n.node.resize_outputs(2)
+    indices = n.node.outputs[1]
+    if not indices.name:
+        indices.name = f"{n.y.name}/indices"
+        indices.type = ir.TensorType(ir.DataType.INT64)
+        indices.shape = ir.Shape(n.out_shape())
+    flat = n.op(
+        "ScatterElements",
+        n.zeros((math.prod(shape),)),
+        n.reshape(indices, (-1,)),
+        n.reshape(n.dy, (-1,)),
+        axis=0,
+        reduction="add",
+    )
+    return n.reshape(flat, shape)
+
+
+@gradient("AveragePool")
+def average_pool(n: Site) -> Partials:
+    """Divide dy by the number of elements of each window, then add up the windows that cover a position."""
+    shape, out = n.shape(), n.out_shape()
+    window = window_of(n, n.attr_ints("kernel_shape", []), shape[2:], out[2:])
+    counts = _counts(window, bool(n.attr_int("count_include_pad", 0)))
+    weights = (1.0 / counts).astype(np.float32)
+    value = n.times(float(weights.flat[0]) if np.ptp(weights) == 0 else weights)
+    for axis, stride in enumerate(window.strides):
+        value = dilate_axis(n.writer, value, out, axis + 2, stride)
+        out = (*out[: axis + 2], (out[axis + 2] - 1) * stride + 1, *out[axis + 3 :])
+    before = [e - 1 - b for e, b in zip(window.extent, window.begin, strict=True)]
+    after = [s + e - 1 - o - v for s, e, o, v in zip(window.size, window.extent, out[2:], before, strict=True)]
+    value = place(n.writer, value, before, after)
+    if all(k == 1 for k in window.kernel):
+        return value
+    dilated = {"dilations": list(window.dilations)} if any(d != 1 for d in window.dilations) else {}
+    total = n.op("AveragePool", value, kernel_shape=list(window.kernel), **dilated)
+    return n.op("Mul", total, float(math.prod(window.kernel)))
+
+
+def _counts(window: Window, include_pad: bool) -> np.ndarray:
+    """Return how many elements each window averages, [1, 1, *out]."""
+    counts = np.ones((1, 1, *([1] * window.rank)))
+    for axis in range(window.rank):
+        first = np.arange(window.out[axis]) * window.strides[axis] - window.begin[axis]
+        taps = first[:, None] + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
+        low, high = 0, window.size[axis]
+        if include_pad:
+            low, high = -window.begin[axis], high + window.end[axis]
+        count = ((taps >= low) & (taps < high)).sum(axis=1)
+        counts = counts * count.reshape([-1 if a == axis + 2 else 1 for a in range(window.rank + 2)])
+    return np.maximum(counts, 1)

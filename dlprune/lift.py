@@ -1,0 +1,81 @@
+"""Lift a copy of a model to the opset that the gradient rules speak."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+#: The rules need ScatterElements with reduction and the reductions' axes as inputs.
+MIN_OPSET = 18
+#: GroupNormalization has one scale per channel since opset 21; the older form is deprecated.
+GROUP_NORMALIZATION_OPSET = 21
+#: Initializers with more elements than this cannot steer the converter: they need not pass through it.
+_SMALL = 4096
+
+
+class LiftError(Exception):
+    """ONNX's version converter cannot bring a model to the opset that is needed."""
+
+
+def lift(model: ir.Model, input_shapes: Mapping[str, tuple[int, ...]], min_opset: int = MIN_OPSET) -> ir.Model:
+    """Return a copy of a model in opset ≥ 18 with concrete input shapes; values keep their names, weights are shared.
+
+    Args:
+        model: the original; it is not touched.
+        input_shapes: concrete shape of graph inputs, by name.
+        min_opset: lowest opset that will do.
+
+    Raises:
+        LiftError: the converter refuses the model.
+    """
+    copy = model.clone()
+    if copy.functions:
+        common.InlinePass()(copy)
+    for value in copy.graph.inputs:
+        shape = input_shapes.get(value.name or "")
+        if shape is not None:
+            value.shape = ir.Shape(shape)
+    opset = copy.opset_imports.get("", 1)
+    target = max(opset, min_opset)
+    if any(node.op_type == "GroupNormalization" for node in copy.graph.all_nodes()):
+        target = max(target, GROUP_NORMALIZATION_OPSET)
+    return copy if opset == target else _converted(copy, target)
+
+
+def _converted(model: ir.Model, target: int) -> ir.Model:
+    """Convert the graph alone: large initializers wait outside, replaced by graph inputs."""
+    graph = model.graph
+    weights = {
+        name: tensor
+        for name, value in graph.initializers.items()
+        if (tensor := value.const_value) is not None and math.prod(tensor.shape.numpy()) > _SMALL
+    }
+    listed = {value.name for value in graph.inputs}
+    for name, tensor in weights.items():
+        value = graph.initializers.pop(name)
+        value.const_value = None
+        value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
+        if name not in listed:
+            graph.inputs.append(value)
+    for node in graph.all_nodes():  # stale shapes of another batch size would contradict the input's
+        for output in node.outputs:
+            output.shape = None
+    try:
+        proto = onnx.shape_inference.infer_shapes(ir.to_proto(model), data_prop=True)
+        converted = ir.from_proto(onnx.version_converter.convert_version(proto, target))
+    except Exception as error:  # the converter raises bare RuntimeErrors and ConvertErrors
+        raise LiftError(
+            f"conversion from opset {model.opset_imports.get('', 1)} to {target} failed: {error}"
+        ) from error
+    inputs = {value.name: value for value in converted.graph.inputs}
+    for name, tensor in weights.items():
+        value = inputs[name]
+        if name not in listed:
+            converted.graph.inputs.remove(value)
+        value.const_value = tensor
+        converted.graph.register_initializer(value)
+    return converted

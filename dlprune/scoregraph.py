@@ -1,0 +1,291 @@
+"""Forward pass, loss, backward pass and oracle scores as one static ONNX graph, and the session that runs it.
+
+The score of a unit for a sample is the first-order change of the sample's own loss if the unit's slices in all
+consumers were set to zero. This graph gives the part t of each consumer: activation × the gradient that comes back
+through that consumer alone, summed over space.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from dlprune.facts import gather_facts
+from dlprune.gradients import Writer, differentiate
+from dlprune.gradients.reverse import Edge
+from dlprune.gradients.writer import shape_of
+from dlprune.lift import lift
+from dlprune.simplify import simplify
+
+#: Operators between the class scores and the graph's output that only change the shape.
+_SHAPERS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout", "Cast"})
+_SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
+#: protobuf holds no larger message; larger models go to the session through files.
+_PROTOBUF_BYTES = 1_900_000_000
+
+_IMAGES, _LABELS, _UPSTREAM = "score/images", "score/labels", "score/upstream"
+
+
+class Consumer(Protocol):
+    """A node that mixes the channels of one of its inputs; see `dlprune.structure.Consumer`."""
+
+    @property
+    def output(self) -> str:
+        """Name of the node's first output in the user's model."""
+
+    @property
+    def input(self) -> str:
+        """Name of the tensor that it reads."""
+
+    @property
+    def axis(self) -> int:
+        """Channel axis of that tensor."""
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """Unit index of each channel, −1 for fixed."""
+
+
+class ScoreGraphError(Exception):
+    """The model's output or a consumer's tensor does not keep its samples apart."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one batch of N samples gives.
+
+    Attributes:
+        terms: per consumer, float32 [N, C]: the signed first-order loss change t of each channel.
+        loss: float32 [N], each sample's own cross-entropy; zeros where the upstream gradient is given.
+        logits: float32 [N, K].
+    """
+
+    terms: tuple[NDArray[np.float32], ...]
+    loss: NDArray[np.float32]
+    logits: NDArray[np.float32]
+
+
+class ScoreGraph:
+    """Scores the channels that a classifier's mixing consumers read.
+
+    Args:
+        model: the user's graph in its own opset; it is not touched.
+        input_name: its image input.
+        output_name: its class output, logits or softmax.
+        input_shape: concrete shape of the images, batch first.
+        consumers: whose channels are scored; one in which every unit is fixed gets zeros at no cost.
+        upstream: the gradient with respect to the logits is an input, instead of that of the cross-entropy.
+        threads: threads of the session; 0 = as many as there are cores.
+
+    Raises:
+        GradientError: an operator between a consumer and the output has no gradient.
+        LiftError: the model cannot be converted to opset 18.
+        ScoreGraphError: the samples of a batch cannot be told apart.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        input_name: str,
+        output_name: str,
+        input_shape: Sequence[int],
+        consumers: Sequence[Consumer],
+        *,
+        upstream: bool = False,
+        threads: int = 0,
+    ) -> None:
+        self.input_shape = tuple(int(d) for d in input_shape)
+        self.upstream = upstream
+        self._sizes = [len(consumer.units) for consumer in consumers]
+        lifted = lift(model, {input_name: self.input_shape})
+        _keep_output(lifted.graph, output_name)
+        edges = _edges(lifted.graph, consumers)
+        simplify(lifted, gather_facts(lifted, {input_name: self.input_shape}))
+        self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges)
+        self.model = lifted
+        self._session = _session(lifted, threads)
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples of a batch."""
+        return self.input_shape[0]
+
+    def run(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> list[NDArray[np.float32]]:
+        """Return t of every consumer, float32 [N, C], in the order of `consumers`.
+
+        Args:
+            images: float32, of the input shape.
+            labels: int64 [N], class index; −1 takes the model's own decision.
+        """
+        return list(self.evaluate(images, labels).terms)
+
+    def evaluate(self, images: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float32]) -> Scores:
+        """Return t of every consumer together with loss and logits.
+
+        Args:
+            images: float32, of the input shape.
+            labels: as in `run`; float32 [N, K], the gradient with respect to the logits, if `upstream` was chosen.
+        """
+        feeds = {_IMAGES: images, _UPSTREAM if self.upstream else _LABELS: labels}
+        logits, loss, *found = self._session.run(None, feeds)
+        terms = [np.zeros((self.batch_size, size), np.float32) for size in self._sizes]
+        for index, term in zip(self._scored, found, strict=True):
+            terms[index] = term
+        return Scores(tuple(terms), loss, logits)
+
+
+def _keep_output(graph: ir.Graph, output_name: str) -> None:
+    """Make the class output the graph's only one."""
+    output = next(value for value in graph.outputs if value.name == output_name)
+    graph.outputs.clear()
+    graph.outputs.append(output)
+
+
+def _edges(graph: ir.Graph, consumers: Sequence[Consumer]) -> list[tuple[int, Edge, int]]:
+    """Find the input slot of every consumer that reads prunable units: (its index, slot, channel axis)."""
+    nodes = {node.outputs[0].name: node for node in graph if node.outputs}
+    edges = []
+    for index, consumer in enumerate(consumers):
+        if np.all(consumer.units < 0):
+            continue
+        node = nodes[consumer.output]
+        slot = next(i for i, value in enumerate(node.inputs) if value is not None and value.name == consumer.input)
+        edges.append((index, (node, slot), consumer.axis))
+    return edges
+
+
+class _Assembly:
+    """Adds loss, backward pass and scores to a simplified forward graph."""
+
+    def __init__(self, model: ir.Model, batch: int, upstream: bool) -> None:
+        self._graph = model.graph
+        self._opset = model.opset_imports.get("", 18)
+        self._batch = batch
+        self._upstream = upstream
+        self._writer = Writer(self._graph, "score")
+        images = self._graph.inputs[0]
+        images.name = _IMAGES
+
+    def add(self, edges: Sequence[tuple[int, Edge, int]]) -> list[int]:
+        """Write everything; return the indices of the consumers whose scores are outputs, in their order."""
+        output = self._graph.outputs[0]
+        self._graph.outputs.clear()
+        value = _before_softmax(output, self._batch)
+        shape = shape_of(value)
+        classes = math.prod(shape) // self._batch
+        if shape[:1] != (self._batch,):
+            raise ScoreGraphError(
+                f"the output has shape {shape}, which does not begin with the batch size {self._batch}"
+            )
+        logits = value if shape == (self._batch, classes) else self._writer.reshape(value, (self._batch, classes))
+        seed, loss = self._given(classes) if self._upstream else self._cross_entropy(logits, classes)
+        if shape != (self._batch, classes):
+            seed = self._writer.reshape(seed, shape)
+        gradients = differentiate(self._writer, {value: seed}, (), [edge for _, edge, _ in edges], opset=self._opset)
+        terms = {
+            index: self._term(edge, gradients.edges[edge], axis)
+            for index, edge, axis in edges
+            if edge in gradients.edges
+        }
+        self._output("score/logits", logits, (self._batch, classes))
+        self._output("score/loss", loss, (self._batch,))
+        for index, term in terms.items():
+            self._output(f"score/term{index}", term, None)
+        return list(terms)
+
+    def _input(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self._graph.inputs.append(value)
+        return value
+
+    def _output(self, name: str, value: ir.Value, shape: Sequence[int] | None) -> None:
+        named = self._writer.op("Identity", value, shape=shape)
+        named.name = name
+        named.type = ir.TensorType(ir.DataType.FLOAT)
+        self._graph.outputs.append(named)
+
+    def _given(self, classes: int) -> tuple[ir.Value, ir.Value]:
+        seed = self._input(_UPSTREAM, ir.DataType.FLOAT, (self._batch, classes))
+        return seed, self._writer.constant(np.zeros(self._batch, np.float32))
+
+    def _cross_entropy(self, logits: ir.Value, classes: int) -> tuple[ir.Value, ir.Value]:
+        """Return softmax − onehot and the loss of each sample; a negative label stands for the greatest logit."""
+        op = self._writer.op
+        labels = self._input(_LABELS, ir.DataType.INT64, (self._batch,))
+        decision = op("ArgMax", logits, axis=1, keepdims=0)
+        labels = op("Where", op("Less", labels, 0), decision, labels)
+        target = op("OneHot", labels, classes, np.array([0.0, 1.0], np.float32), axis=1)
+        logs = op("LogSoftmax", logits, axis=1)
+        loss = op("Neg", op("ReduceSum", op("Mul", logs, target), [1], keepdims=0))
+        return op("Sub", op("Exp", logs), target), loss
+
+    def _term(self, edge: Edge, partial: ir.Value, axis: int) -> ir.Value:
+        """Return activation × gradient summed to [N, C]."""
+        node, slot = edge
+        activation = node.inputs[slot]
+        assert activation is not None  # differentiate has given a gradient for it
+        shape = shape_of(activation)
+        channels = shape[axis]
+        if self._batch > 1 and (axis == 0 or shape[0] % self._batch):
+            raise ScoreGraphError(f"tensor '{activation.name}' of shape {shape} does not begin with the samples")
+        product = self._writer.op("Mul", activation, partial)
+        others = [a for a in range(len(shape)) if a not in (0, axis)] if axis else list(range(1, len(shape)))
+        if others:
+            product = self._writer.op("ReduceSum", product, others, keepdims=0)
+        if axis == 0:
+            return self._writer.reshape(product, (1, channels))
+        positions = shape[0] // self._batch
+        if positions > 1:  # the batch axis also holds positions: put those of a sample together
+            product = self._writer.reshape(product, (self._batch, positions, channels))
+            product = self._writer.op("ReduceSum", product, [1], keepdims=0)
+        return product
+
+
+def _before_softmax(output: ir.Value, batch: int) -> ir.Value:
+    """Return the logits: the input of a final softmax over the classes, or the output itself."""
+    classes = math.prod(shape_of(output)) // batch
+    value: ir.Value | None = output
+    while value is not None:
+        node = value.producer()
+        if node is None or node.domain != "":
+            break
+        if node.op_type in _SOFTMAXES:
+            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+            source = node.inputs[0]
+            if source is not None and shape_of(source)[axis] == classes and shape_of(source)[0] == batch:
+                return source
+            break
+        if node.op_type not in _SHAPERS:
+            break
+        value = node.inputs[0]
+    return output
+
+
+def _session(model: ir.Model, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers = ["CPUExecutionProvider"]
+    size = 0
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):  # a model that comes as bytes has no folder to look into
+            value.const_value = ir.tensor(tensor.numpy(), name=value.name)
+        size += 0 if tensor is None else tensor.nbytes
+    if size < _PROTOBUF_BYTES:
+        return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=providers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "score.onnx"
+        ir.save(model, path, external_data="score.data")
+        return ort.InferenceSession(str(path), options, providers=providers)
