@@ -30,7 +30,7 @@ from dlprune.interface import (
     find_head,
     find_image_input,
 )
-from dlprune.normal import normalise, refuse_nan
+from dlprune.normal import normalise, refuse_bytes, refuse_nan
 from dlprune.parameters import Parameters
 from dlprune.summary import precision, summary, trainable_parameters
 from dlprune.tuples import Element, HTuple
@@ -65,6 +65,7 @@ class Classifier:
         self.params = Parameters() if params is None else params.copy()
         self.lock = threading.RLock()
         self._sessions: dict[tuple[str, ...], ort.InferenceSession] = {}
+        self.derived: dict[object, Any] = {}  # what other modules have worked out of `model`, under a key of theirs
         found = find_image_input(model)
         self.image: ImageInput | None = None if isinstance(found, str) else found
         self.head: ClassHead | None = None
@@ -94,6 +95,7 @@ class Classifier:
         try:
             model = ir.from_proto(proto)
             ir_version = model.ir_version
+            refuse_bytes(model, what)
             normalise(model)
             metadata = model.metadata_props.pop(METADATA_KEY, None)
             refuse_nan(model, what)
@@ -245,9 +247,10 @@ class Classifier:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def weights_changed(self) -> None:
-        """Drop the sessions; call this after a change of `model`."""
+        """Drop the sessions and all that was derived; call this after a change of `model`."""
         with self.lock:
             self._sessions.clear()
+            self.derived.clear()
 
     def session(self, extra: Sequence[str] = ()) -> ort.InferenceSession:
         """Return a cached session of the graph that also outputs the values named in `extra`.
@@ -464,7 +467,7 @@ class Classifier:
         model = self._for_writing()
         if onnxfile.weight_bytes(model) > onnxfile.EXTERNAL_DATA_BYTES:
             raise onnxfile.unwritable("The model is too big for a serialized item; use write_dl_model.")
-        return bytes(onnxfile.check(ir.to_proto(model)).SerializeToString())
+        return onnxfile.to_bytes(model)
 
     def _for_writing(self) -> ir.Model:
         with self.lock:

@@ -52,6 +52,16 @@ def _name_nodes(model: ir.Model) -> None:
         seen.add(name)
 
 
+def refuse_bytes(model: ir.Model, what: str) -> None:
+    """Raise HOperatorError 7801 if a name is no UTF-8 text (protobuf then gives bytes); `what` names the model."""
+    for graph in model.graphs():
+        values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+        names = [graph.name, *(value.name for value in values), *(node.name for node in graph)]
+        broken = next((name for name in names if isinstance(name, bytes)), None)
+        if broken is not None:
+            raise onnxfile.unreadable(f"{what}: the name {broken!r} is no UTF-8 text; the file is damaged.")
+
+
 def refuse_nan(model: ir.Model, what: str) -> None:
     """Raise HOperatorError 7801 if a weight holds NaN; `what` names the model."""
     for graph in model.graphs():

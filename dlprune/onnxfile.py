@@ -178,6 +178,16 @@ def weight_bytes(model: ir.Model) -> int:
     )
 
 
+def to_bytes(model: ir.Model) -> bytes:
+    """Return the checked model as bytes. Raises HOperatorError 7803."""
+    try:
+        return bytes(check(ir.to_proto(model)).SerializeToString())
+    except HOperatorError:
+        raise
+    except Exception as error:
+        raise unwritable(f"The model cannot be turned into bytes: {_first_line(error)}") from error
+
+
 def write(model: ir.Model, path: str) -> None:
     """Check a model and write it to an .onnx file in one step; huge weights go to a data file beside it.
 
@@ -197,7 +207,7 @@ def write(model: ir.Model, path: str) -> None:
         if weight_bytes(model) > EXTERNAL_DATA_BYTES:
             _write_with_data_file(model, target)
         else:
-            files.replace(target, check(ir.to_proto(model)).SerializeToString())
+            files.replace(target, to_bytes(model))
     except HOperatorError:
         raise
     except OSError as error:

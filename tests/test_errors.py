@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -63,6 +65,12 @@ def test_import_exports_exactly_what_it_lists():
     assert set(ha.__all__) <= set(dir(ha))
     with pytest.raises(AttributeError):
         _ = ha.read_dl_modell  # type: ignore[attr-defined]
+
+
+def test_import_is_light():
+    """Half of the time of a full import goes into the graph library, which only operators on models need."""
+    code = "import sys, dlprune; print([m for m in ('onnx', 'onnx_ir', 'onnxruntime') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_every_public_operator_documents_its_errors_or_an_example():

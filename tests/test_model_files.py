@@ -67,9 +67,8 @@ def with_initializers_as_inputs(proto: onnx.ModelProto) -> onnx.ModelProto:
 def with_odd_names(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Give nodes no names or the same one, and values names with slashes and colons."""
     graph = proto.graph
-    rename = {
-        value: f"/layer.{i}/conv:{i}" for i, value in enumerate({v for n in graph.node for v in n.output} - {"y"})
-    }
+    inner = [value for node in graph.node for value in node.output if value != "y"]
+    rename = {value: f"/layer.{i}/conv:{i}" for i, value in enumerate(inner)}
     for node in graph.node:
         node.name = "" if node.op_type == "Relu" else "same"
         node.input[:] = [rename.get(one, one) for one in node.input]
@@ -220,6 +219,17 @@ def test_open_sizes_written_as_minus_one_are_open():
     assert classifier.input_shape() == (3, 3, 8, 8)
 
 
+LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
+
+
+@pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
+def test_well_known_networks_are_classifiers(path: Path):
+    """The onnx package brings them: opset 9, format 3, fixed batch, weights from ConstantOfShape."""
+    classifier = Classifier.read(str(path))
+    assert classifier.is_classification
+    assert (classifier.input_shape(), classifier.class_num) == ((1, 3, 224, 224), 1000)
+
+
 # --- several inputs and outputs ---------------------------------------------------------------------------------------
 
 TWO_OUTPUTS = "float[N,5] y, float[N,5] aux"
@@ -317,6 +327,7 @@ BAD_FILES = {
     "unknown operator": (bad_operator(), "Convolution"),
     "unsorted": (unsorted_nodes(), "valid"),
     "NaN": (nan_weight(), "NaN"),
+    "name not in UTF-8": (plain().SerializeToString().replace(b"plain", b"pl\xe4in"), "UTF-8"),
     "metadata no JSON": (bad_metadata("{"), "metadata"),
     "metadata of another form": (bad_metadata("[1]"), "metadata"),
     "metadata with a bad value": (bad_metadata('{"parameters": {"batch_size": -1}}'), "batch_size"),
