@@ -44,9 +44,8 @@ def read_dl_model(file_name: str) -> HHandle:
 
     Example:
         >>> import dlprune as ha
-        >>> ha.read_dl_model("missing.onnx")
-        Traceback (most recent call last):
-        dlprune.errors.HOperatorError: The file was not found: There is no file 'missing.onnx' (current folder: ...
+        >>> ha.read_dl_model(ha.demo_model_file())
+        HHandle('dl_model')
     """
     return new_handle("dl_model", Classifier.read(to_str(file_name, "file_name", 1)))
 
@@ -61,7 +60,14 @@ def write_dl_model(dlmodel_handle: HHandle, file_name: str) -> None:
     format, missing folder, no permission, invalid model), 2404/2454 (unsuitable handle).
     Source: HALCON operator write_dl_model.
 
-    Example: `ha.write_dl_model(model, "smaller.onnx")`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "copy.onnx")
+        >>> ha.write_dl_model(model, path)
+        >>> ha.get_dl_model_param(ha.read_dl_model(path), "type")
+        ['classification']
     """
     unwrap_model(dlmodel_handle, 1).write(to_str(file_name, "file_name", 2))
 
@@ -72,7 +78,11 @@ def serialize_dl_model(dlmodel_handle: HHandle) -> HHandle:
     Parameters: `dlmodel_handle` ('dl_model'). Returns a handle of type 'serialized_item'. Raises HOperatorError 7803
     (invalid model, or more than 1.9 GB), 2404/2454 (unsuitable handle). Source: HALCON operator serialize_dl_model.
 
-    Example: `item = ha.serialize_dl_model(model)`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.serialize_dl_model(model)
+        HHandle('serialized_item')
     """
     unwrap_model(dlmodel_handle, 1)
     return serialize_handle(dlmodel_handle)
@@ -85,7 +95,11 @@ def deserialize_dl_model(serialized_item_handle: HHandle) -> HHandle:
     HOperatorError 9580 (no item, or not of a model), 9581 (truncated), 2404/2454 (unsuitable handle).
     Source: HALCON operator deserialize_dl_model.
 
-    Example: `model = ha.deserialize_dl_model(item)`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.deserialize_dl_model(ha.serialize_dl_model(model))
+        HHandle('dl_model')
     """
     handle = deserialize_handle(serialized_item_handle)
     if handle.sem_type != "dl_model":
@@ -99,7 +113,12 @@ def clear_dl_model(dlmodel_handle: HHandle) -> None:
     Parameters: `dlmodel_handle` ('dl_model'). Raises HOperatorError 2404/2454 for an unsuitable handle.
     Source: HALCON operator clear_dl_model.
 
-    Example: `ha.clear_dl_model(model)`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.clear_dl_model(model)
+        >>> model
+        HHandle('dl_model', cleared)
     """
     unwrap_model(dlmodel_handle, 1)
     handle = dlmodel_handle if isinstance(dlmodel_handle, HHandle) else dlmodel_handle[0]
@@ -125,7 +144,12 @@ def set_dl_model_param(dlmodel_handle: HHandle, gen_param_name: str, gen_param_v
     repeated/negative), 7913 (no such runtime), 1203/1403 (type/number of values), HTupleConversionError.
     Source: HALCON operator set_dl_model_param.
 
-    Example: `ha.set_dl_model_param(model, "batch_size", 8)`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.set_dl_model_param(model, "batch_size", 8)
+        >>> ha.get_dl_model_param(model, "batch_size")
+        [8]
     """
     classifier = unwrap_model(dlmodel_handle, 1)
     name = to_str(gen_param_name, "gen_param_name", 2)
@@ -164,7 +188,11 @@ def get_dl_model_param(dlmodel_handle: HHandle, gen_param_name: str) -> list[Ele
     Raises HOperatorError 7911 (unknown), 7788 (can only be set, or this model has none), 2404/2454 (unsuitable handle).
     Source: HALCON operator get_dl_model_param.
 
-    Example: `ha.get_dl_model_param(model, "class_names")`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.get_dl_model_param(model, "image_dimensions")
+        [16, 16, 1]
     """
     classifier = unwrap_model(dlmodel_handle, 1)
     name = to_str(gen_param_name, "gen_param_name", 2)
@@ -185,7 +213,11 @@ def get_dl_model_param(dlmodel_handle: HHandle, gen_param_name: str) -> list[Ele
 def get_dl_model_param_s(dlmodel_handle: HHandle, gen_param_name: str) -> Element:
     """Return a parameter of a model as a scalar; raises HTupleConversionError unless it has one value.
 
-    Example: `ha.get_dl_model_param_s(model, "batch_size")`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.get_dl_model_param_s(model, "type")
+        'classification'
     """
     return scalar(get_dl_model_param(dlmodel_handle, gen_param_name), f"The parameter {gen_param_name!r}")
 
@@ -208,7 +240,13 @@ def apply_dl_model(
     Raises HOperatorError 7783 (no image), 7790/7791 (type/value of an image), 7787 (unknown output), 7912 (the graph
     cannot be run), 7788 (image size not set), 2404/2454 (unsuitable handle). Source: HALCON operator apply_dl_model.
 
-    Example: `results = ha.apply_dl_model(model, samples, [])`
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> sample = ha.demo_samples("test")[0]
+        >>> (result,) = ha.apply_dl_model(model, sample, [])
+        >>> ha.get_dict_tuple(result, "classification_class_ids")[0] == ha.get_dict_tuple_s(sample, "image_label_id")
+        True
     """
     classifier = unwrap_model(dlmodel_handle, 1)
     samples = read_samples(dlsample_batch, 2)

@@ -186,7 +186,12 @@ def tuple_is_valid_handle(handle: TupleLike) -> list[int]:
 
 
 def tuple_is_valid_handle_s(handle: TupleLike) -> int:
-    """Return tuple_is_valid_handle as a scalar; raises HTupleConversionError unless there is exactly one value."""
+    """Return tuple_is_valid_handle as a scalar; raises HTupleConversionError unless there is exactly one value.
+
+    Example:
+        >>> tuple_is_valid_handle_s(HHandle())
+        0
+    """
     value = scalar(tuple_is_valid_handle(handle), "The result of tuple_is_valid_handle")
     assert isinstance(value, int)
     return value
