@@ -70,23 +70,39 @@ def _largest(structure: Structure, values: Scores) -> Mask:
 
 
 def _greedy(structure: Structure, order: NDArray[np.int64], budget: int, cap: float) -> Mask:
-    gone = np.zeros(structure.unit_num, dtype=np.bool_)
-    members: list[list[int]] = [[] for _ in range(structure.unit_num)]
-    for index, constraint in enumerate(structure.constraints):
-        for unit in constraint:
-            members[unit].append(index)
-    left = [len(constraint) for constraint in structure.constraints]
-    room = np.bincount(structure.groups, weights=structure.kernels, minlength=1) * cap + 1e-9
+    room = Room(structure, budget, cap)
     for unit in order:
-        cost = int(structure.kernels[unit])
-        group = structure.groups[unit]
-        if cost == 0 or cost > budget or cost > room[group]:
-            continue
-        if any(left[index] == 1 for index in members[unit]):
-            continue
-        gone[unit] = True
-        budget -= cost
-        room[group] -= cost
-        for index in members[unit]:
-            left[index] -= 1
-    return gone
+        room.take(int(unit))
+    return room.gone
+
+
+class Room:
+    """What may still leave: within the budget, within each group's share, and never the last unit of a tensor.
+
+    `gone` tells the units that were taken so far.
+    """
+
+    def __init__(self, structure: Structure, budget: int, cap: float) -> None:
+        self.gone: Mask = np.zeros(structure.unit_num, dtype=np.bool_)
+        self.budget = budget
+        self._kernels, self._groups = structure.kernels, structure.groups
+        self._members: list[list[int]] = [[] for _ in range(structure.unit_num)]
+        for index, constraint in enumerate(structure.constraints):
+            for unit in constraint:
+                self._members[unit].append(index)
+        self._left = [len(constraint) for constraint in structure.constraints]
+        self._shares = np.bincount(structure.groups, weights=structure.kernels, minlength=1) * cap + 1e-9
+
+    def take(self, unit: int) -> bool:
+        """Take a unit if it may leave, and tell whether it did."""
+        cost, group = int(self._kernels[unit]), self._groups[unit]
+        if cost == 0 or cost > self.budget or cost > self._shares[group]:
+            return False
+        if any(self._left[index] == 1 for index in self._members[unit]):
+            return False
+        self.gone[unit] = True
+        self.budget -= cost
+        self._shares[group] -= cost
+        for index in self._members[unit]:
+            self._left[index] -= 1
+        return True

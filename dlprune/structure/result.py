@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -94,6 +94,28 @@ class Structure:
             return None
         leaves = (tensor.units != FIXED) & gone[tensor.units]
         return (tensor.axis, ~leaves) if leaves.any() else None
+
+    def without(self, gone: NDArray[np.bool_]) -> Structure:
+        """Return the structure of the network that has lost some units; the others keep their numbers."""
+
+        def stay(units: Ids) -> NDArray[np.bool_]:
+            return ~((units != FIXED) & gone[units])
+
+        def cut(tensor: TensorUnits) -> TensorUnits:
+            units = tensor.units[stay(tensor.units)]
+            shape = (*tensor.shape[: tensor.axis], len(units), *tensor.shape[tensor.axis + 1 :])
+            return TensorUnits(shape, tensor.axis, units)
+
+        constraints = {members[~gone[members]].tobytes(): members[~gone[members]] for members in self.constraints}
+        return replace(
+            self,
+            layers=tuple(replace(layer, units=layer.units[stay(layer.units)]) for layer in self.layers),
+            kernels=np.where(gone, 0, self.kernels),
+            features=np.where(gone, 0, self.features),
+            consumers=tuple(replace(c, units=c.units[stay(c.units)]) for c in self.consumers),
+            tensors={name: cut(tensor) for name, tensor in self.tensors.items()},
+            constraints=tuple(constraints.values()),
+        )
 
 
 def analyse(model: ir.Model, facts: Facts) -> Structure:

@@ -1,0 +1,1 @@
+"""Compensation: what remains is refitted so that the network computes what it computed before."""

@@ -1,0 +1,117 @@
+"""Ridge regression towards the weights that are there already, in double precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Matrix = NDArray[np.float64]
+
+#: Strength of the pull towards the old weights, in units of the mean variance of the inputs.
+RIDGE = 1e-3
+#: Tried in turn where rows are few; the strongest last.
+_LADDER = (1e-3, 1e-2, 1e-1, 1.0)
+#: With this many rows per unknown the held-out check is not worth its time.
+_MANY_ROWS = 3.0
+#: Share of the images that is held out for that check.
+_HELD_OUT = 0.25
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Refitted weights W [O, K] and bias [O], and how: 'least_squares' or 'bias'."""
+
+    weight: Matrix
+    bias: Matrix
+    method: str
+
+
+def moments(rows: Array) -> tuple[Matrix, Matrix]:
+    """Return mean [K] and covariance [K, K] of rows [R, K], summed up in double precision."""
+    mean = rows.mean(axis=0, dtype=np.float64)
+    total = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), _CHUNK):
+        part = rows[start : start + _CHUNK] - mean
+        total += part.T @ part
+    return mean, total / len(rows)
+
+
+def refit(inputs: Array, targets: Array, weight: Matrix, per_image: int, *, centred: bool = True) -> Fit:
+    """Fit W and b so that W·x + b comes close to the targets, staying near `weight` where the rows do not tell.
+
+    Minimises ‖W X + b − Y‖² + λ·mean(diag cov X)·‖W − weight‖². Where rows are few, λ is chosen on held-out images, and
+    if no λ beats the old weights with a matched bias there, those are returned.
+
+    Args:
+        inputs: X, float32 [R, K].
+        targets: Y, float32 [R, O].
+        weight: old weights, float64 [O, K].
+        per_image: consecutive rows that come from one image.
+        centred: whether there is a bias; without one it is zero and the rows are not centred.
+    """
+    count = len(inputs)
+    ridge = RIDGE
+    if count < _MANY_ROWS * inputs.shape[1]:
+        images = count // per_image
+        held = max(int(images * _HELD_OUT), 1) * per_image
+        chosen = _choose(inputs, targets, weight, count - held, centred=centred) if count > held else None
+        if chosen is None:
+            return Fit(weight, _bias(inputs, targets, weight, centred=centred), "bias")
+        ridge = chosen
+    fitted = weight + _step(inputs, targets, weight, ridge, centred=centred)
+    return Fit(fitted, _bias(inputs, targets, fitted, centred=centred), "least_squares")
+
+
+def _choose(inputs: Array, targets: Array, weight: Matrix, train: int, *, centred: bool) -> float | None:
+    """Return the λ that does best on the rows from `train` on, None if the old weights do better."""
+
+    def loss(candidate: Matrix) -> float:
+        bias = _bias(inputs[:train], targets[:train], candidate, centred=centred)
+        return float(np.mean(np.square(inputs[train:] @ candidate.T + bias - targets[train:])))
+
+    best, lowest = None, loss(weight)
+    for ridge in _LADDER:
+        value = loss(weight + _step(inputs[:train], targets[:train], weight, ridge, centred=centred))
+        if value < lowest:
+            best, lowest = ridge, value
+    return best
+
+
+def _bias(inputs: Array, targets: Array, weight: Matrix, *, centred: bool) -> Matrix:
+    if not centred:
+        return np.zeros(len(weight))
+    bias: Matrix = targets.mean(axis=0, dtype=np.float64) - weight @ inputs.mean(axis=0, dtype=np.float64)
+    return bias
+
+
+def _step(inputs: Array, targets: Array, weight: Matrix, ridge: float, *, centred: bool) -> Matrix:
+    """Return the change of the weights, from the smaller of the two equivalent systems."""
+    x, y = inputs.astype(np.float64), targets.astype(np.float64)
+    if centred:
+        x -= x.mean(axis=0)
+        y -= y.mean(axis=0)
+    residual = y - x @ weight.T
+    rows, columns = x.shape
+    scale = ridge * float(np.mean(np.einsum("rk,rk->k", x, x))) + 1e-30
+    if columns <= rows:
+        system = x.T @ x
+        system[np.diag_indices(columns)] += scale
+        step: Matrix = _solve(system, x.T @ residual).T
+        return step
+    kernel = x @ x.T
+    kernel[np.diag_indices(rows)] += scale
+    dual: Matrix = _solve(kernel, residual).T @ x
+    return dual
+
+
+def _solve(system: Matrix, right: Matrix) -> Matrix:
+    """Solve a symmetric positive definite system."""
+    try:
+        found: Matrix = np.linalg.solve(system, right)
+    except np.linalg.LinAlgError:  # only where the inputs hold nothing but zeros
+        found = np.linalg.lstsq(system, right, rcond=1e-12)[0]
+    return found

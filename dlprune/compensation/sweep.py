@@ -1,0 +1,254 @@
+"""One sweep in topological order: every mixing consumer that lost inputs is refitted on what it gets now."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ..facts import Facts
+from ..nodes import input_at
+from ..structure import Consumer, Structure
+from .reference import Reference, Target, gather
+from .ridge import Fit, moments, refit
+from .rows import Regression
+from .stages import Stages
+
+Array = NDArray[np.float32]
+Matrix = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Method = Literal["least_squares", "bias", "none"]
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Second moments of what one group of a consumer reads, averaged over taps, and of its weights.
+
+    Attributes:
+        units: unit of each channel of the group, int64 [C].
+        inputs: covariance of the channels, float64 [C, C].
+        weights: sum over outputs and taps of products of weights, float64 [C, C].
+        scale: one over the summed variance of the consumer's original outputs.
+    """
+
+    units: NDArray[np.int64]
+    inputs: Matrix
+    weights: Matrix
+    scale: float
+
+
+@dataclass
+class Outcome:
+    """What a sweep leaves behind: Grams for the choice that follows, and how many consumers were fitted how."""
+
+    grams: list[Gram] = field(default_factory=list)
+    methods: Counter[str] = field(default_factory=Counter)
+
+
+class Sweep:
+    """Refit the consumers of a pruned network, in place.
+
+    Args:
+        model: the pruned network; its weights are replaced, never written to.
+        facts: its facts.
+        structure: its units, numbered as in the original.
+        kept: for each weighted consumer, by output name: which of its original outputs are left (None = all).
+        lost: output names of the consumers that have lost inputs since the original.
+        reference: what the original computes.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        facts: Facts,
+        facts_batch: int,
+        structure: Structure,
+        kept: dict[str, Mask | None],
+        lost: set[str],
+        reference: Reference,
+    ) -> None:
+        self._model = model
+        self._facts = facts
+        self._facts_batch = facts_batch
+        self._structure = structure
+        self._kept = kept
+        self._lost = lost
+        self._reference = reference
+
+    def run(
+        self,
+        feeds: tuple[str, Array],
+        batch: int,
+        method: Method,
+        *,
+        with_grams: bool,
+        progress: Callable[[float], None] = lambda _: None,
+    ) -> Outcome:
+        """Run all calibration images through the network once, refitting on the way."""
+        nodes = {node.outputs[0].name or "": node for node in self._model.graph}
+        order = {node: position for position, node in enumerate(self._model.graph)}
+        consumers = sorted(
+            (c for c in self._structure.consumers if c.output in self._reference.targets),
+            key=lambda c: order[nodes[c.output]],
+        )
+        refitted = {c.output for c in consumers if c.output in self._lost and method != "none"}
+        wanted = {c.input for c in consumers if with_grams or c.output in refitted}
+        wanted |= {s.other for name, s in self._reference.shortcuts.items() if name in refitted}
+        stages = Stages(self._model, self._facts, wanted, feeds, batch)
+        readers = Counter(c.input for c in consumers if with_grams or c.output in refitted)
+        outcome = Outcome()
+        for index, consumer in enumerate(consumers):
+            progress(index / len(consumers))
+            if not with_grams and consumer.output not in refitted:
+                continue
+            node, target = nodes[consumer.output], self._reference.targets[consumer.output]
+            regression = Regression(node, self._facts, self._facts_batch)
+            rows = self._inputs(stages, consumer, regression, target)
+            if consumer.output in refitted:
+                wish = self._wish(stages, consumer, regression, target)
+                fits = self._fit(node, regression, rows, wish, target.positions.shape[1], method)
+                outcome.methods.update(fit.method for fit in fits)
+            if with_grams:
+                outcome.grams.extend(self._grams(node, regression, rows, consumer, target))
+            readers[consumer.input] -= 1
+            if not readers[consumer.input]:
+                stages.release(consumer.input)
+        return outcome
+
+    def _inputs(self, stages: Stages, consumer: Consumer, regression: Regression, target: Target) -> Array:
+        parts, start = [], 0
+        for data, count in stages.tensor(consumer.input):
+            parts.append(regression.inputs(data, stages.batch, target.positions[start : start + count]))
+            start += count
+        return np.concatenate(parts).astype(np.float32, copy=False)
+
+    def _wish(self, stages: Stages, consumer: Consumer, regression: Regression, target: Target) -> Array:
+        """Return what the consumer should give: its original outputs, or what makes the sum behind it right again."""
+        kept = self._kept[consumer.output]
+        outputs = target.outputs if kept is None else target.outputs[:, kept]
+        shortcut = self._reference.shortcuts.get(consumer.output)
+        if shortcut is None or target.total is None:
+            return outputs
+        total = target.total if kept is None else target.total[:, kept]
+        wish = total - gather(stages, shortcut.other, regression, target.positions)
+        nodes = {node.outputs[0].name: node for node in self._model.graph}
+        for link in reversed(shortcut.chain):
+            scale, shift = self._affine(nodes[link.outputs[0].name])
+            usable = np.abs(scale) > 1e-3 * np.abs(scale).max(initial=0.0)
+            wish = np.where(usable, (wish - shift) / np.where(usable, scale, 1.0), np.nan)
+        wrong = np.isnan(wish)
+        return np.where(wrong, outputs, wish).astype(np.float32)
+
+    def _affine(self, node: ir.Node) -> tuple[Array, Array]:
+        """Return scale and shift of a BatchNormalization."""
+        values = [self._value(node.inputs[index]).astype(np.float32) for index in range(1, 5)]
+        gamma, beta, mean, variance = values
+        epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+        scale = gamma / np.sqrt(variance + np.float32(epsilon))
+        return scale, beta - mean * scale
+
+    def _value(self, value: ir.Value | None) -> NDArray[np.floating]:
+        tensor = None if value is None else value.const_value
+        array = self._facts.const(value) if tensor is None else tensor.numpy()
+        assert array is not None
+        return array
+
+    def _fit(
+        self, node: ir.Node, regression: Regression, rows: Array, wish: Array, per_image: int, method: Method
+    ) -> list[Fit]:
+        stored = self._value(node.inputs[1])
+        weight = regression.weight(stored)
+        bias_at = _bias_place(node, self._facts)
+        wishes = wish.reshape(len(wish), regression.groups, -1)
+        offset = self._later_shift(bias_at, node)
+        fits = []
+        for group in range(regression.groups):
+            given = wishes[:, group]
+            if method == "bias":
+                shift = given.mean(axis=0, dtype=np.float64) - weight[group] @ rows[:, group].mean(
+                    axis=0, dtype=np.float64
+                )
+                fits.append(Fit(weight[group], shift if bias_at is not None else np.zeros(len(shift)), "bias"))
+            else:
+                fits.append(refit(rows[:, group], given, weight[group], per_image, centred=bias_at is not None))
+        self._store(node, 1, regression.weight_array(np.stack([fit.weight for fit in fits]), stored))
+        if bias_at is not None:
+            bias = np.concatenate([fit.bias for fit in fits])
+            self._store_bias(bias_at, node, bias + offset)
+        return fits
+
+    def _later_shift(self, place: tuple[ir.Node, int] | None, node: ir.Node) -> Matrix | float:
+        """Return what an addition behind a MatMul adds already: the refit speaks of the MatMul's own output."""
+        if place is None or place[0] is node:
+            return 0.0
+        value = self._value(place[0].inputs[place[1]]).astype(np.float64)
+        return value.reshape(-1)
+
+    def _store_bias(self, place: tuple[ir.Node, int], node: ir.Node, bias: Matrix) -> None:
+        target, index = place
+        if target is node and node.op_type == "Gemm" and "beta" in node.attributes:
+            node.attributes.pop("beta")
+        dtype = self._value(node.inputs[1]).dtype
+        array = bias.astype(dtype)
+        if target is not node:
+            array = array.reshape(self._value(target.inputs[index]).shape)
+        self._store(target, index, array)
+
+    def _store(self, node: ir.Node, index: int, array: NDArray[np.floating]) -> None:
+        """Give a node a weight of its own; whoever shared the old one keeps it."""
+        old = input_at(node, index)
+        taken = {value.name for value in self._model.graph.initializers.values()}
+        wish = (old.name if old is not None else None) or f"{node.outputs[0].name}.bias"
+        alone = old is not None and old.is_initializer() and len(list(old.uses())) == 1
+        if old is not None and alone and not old.is_graph_output():
+            old.const_value = ir.tensor(array, name=old.name)
+            return
+        name, count = wish, 1
+        while name in taken or self._facts.shape(name) is not None:
+            count += 1
+            name = f"{wish}_{count}"
+        tensor = ir.tensor(array, name=name)
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self._model.graph.register_initializer(value)
+        self._facts.add_initializer(value)
+        if len(node.inputs) <= index:
+            node.resize_inputs(index + 1)
+        node.replace_input_with(index, value)
+
+    def _grams(
+        self, node: ir.Node, regression: Regression, rows: Array, consumer: Consumer, target: Target
+    ) -> list[Gram]:
+        weight = regression.weight(self._value(node.inputs[1]))
+        units = consumer.units.reshape(regression.groups, -1)
+        grams = []
+        for group in range(regression.groups):
+            channels = units.shape[1]
+            flat = rows[:, group].reshape(-1, channels, regression.tap_num).transpose(0, 2, 1).reshape(-1, channels)
+            per_channel = weight[group].reshape(-1, channels, regression.tap_num)
+            stacked = per_channel.transpose(0, 2, 1).reshape(-1, channels)
+            grams.append(Gram(units[group], moments(flat)[1], stacked.T @ stacked, target.weight))
+        return grams
+
+
+def _bias_place(node: ir.Node, facts: Facts) -> tuple[ir.Node, int] | None:
+    """Return node and input index where the consumer's bias is or may be put; None where there is no place for one."""
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return node, 2
+    if node.op_type == "Gemm":
+        given = input_at(node, 2)
+        return (node, 2) if given is None or facts.is_const(given) else None
+    uses = list(node.outputs[0].uses())
+    if len(uses) != 1 or uses[0].node.op_type != "Add":
+        return None
+    other = 1 - uses[0].idx
+    added = uses[0].node.inputs[other]
+    shape = None if added is None else facts.shape(added)
+    width = (facts.shape(node.outputs[0]) or (0,))[-1]
+    is_vector = shape is not None and shape[-1:] == (width,) and math.prod(shape) == width
+    return (uses[0].node, other) if is_vector and facts.is_const(added) else None

@@ -1,0 +1,104 @@
+"""Choose units by the error that remains after the least-squares refit of whoever reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .compensation.sweep import Gram, Matrix
+from .selection import Mask, Room
+from .structure import FIXED, Structure
+
+#: Ridge of the Grams, in units of their mean diagonal; the same as in the refit.
+_RIDGE = 1e-3
+
+
+class _Reader:
+    """One group of a consumer during the choice: inverse Gram and weights' Gram of the channels that are left."""
+
+    def __init__(self, gram: Gram) -> None:
+        self.units, self.scale = gram.units, gram.scale
+        count = len(gram.units)
+        ridge = _RIDGE * float(np.trace(gram.inputs)) / max(count, 1) + 1e-30
+        self.inverse = np.asarray(np.linalg.inv(gram.inputs + ridge * np.eye(count)), dtype=np.float64)
+        self.weights: Matrix = gram.weights.copy()
+        self.members, first = np.unique(gram.units, return_inverse=True)
+        self.columns = [np.flatnonzero(first == index) for index in range(len(self.members))]
+        self.single = len(self.members) == count
+
+    def errors(self) -> NDArray[np.float64]:
+        """Return for each unit of `members` the error that its removal leaves after the refit of the others."""
+        if self.single:
+            order = np.concatenate(self.columns)
+            diagonal = np.maximum(np.diag(self.inverse)[order], 1e-300)
+            return self.scale * np.diag(self.weights)[order] / diagonal
+        pairs = zip(self.members, self.columns, strict=True)
+        return np.array([0.0 if unit == FIXED else self.scale * self._error(columns) for unit, columns in pairs])
+
+    def _error(self, columns: NDArray[np.int64]) -> float:
+        block = np.ix_(columns, columns)
+        return float(np.trace(np.linalg.pinv(self.inverse[block], hermitian=True) @ self.weights[block]))
+
+    def remove(self, unit: int) -> None:
+        """Take a unit out: the refit of the other channels changes their weights and their inverse Gram."""
+        columns = self.columns[int(np.searchsorted(self.members, unit))]
+        block = np.ix_(columns, columns)
+        gain = self.inverse[:, columns] @ np.linalg.pinv(self.inverse[block], hermitian=True)
+        cross = self.weights[:, columns] @ gain.T
+        self.weights += gain @ self.weights[block] @ gain.T - cross - cross.T
+        self.inverse -= gain @ self.inverse[columns]
+        for matrix in (self.weights, self.inverse):
+            matrix[columns] = 0.0
+            matrix[:, columns] = 0.0
+
+
+def choose_by_reconstruction(
+    structure: Structure, scores: NDArray[np.float64], grams: Sequence[Gram], budget: int, cap: float = 1.0
+) -> Mask:
+    """Choose the units whose removal hurts least when the consumers are refitted.
+
+    Orders by score · √(error that remains) per kernel, and updates the errors after each removal.
+
+    Args:
+        structure: the network's units.
+        scores: mean absolute oracle score per unit, float64 [U].
+        grams: of every consumer, from the sweep over the network as it is now.
+        budget: kernels that may leave at most.
+        cap: share of its kernels that a group may lose at most, 0…1.
+
+    Returns:
+        Mask of the units to remove, bool [U].
+    """
+    readers = [_Reader(gram) for gram in grams]
+    reading: list[list[int]] = [[] for _ in range(structure.unit_num)]
+    contributions = np.zeros(structure.unit_num)
+    errors: list[NDArray[np.float64]] = []
+    for index, reader in enumerate(readers):
+        errors.append(reader.errors())
+        for unit in reader.members:
+            if unit != FIXED:
+                reading[unit].append(index)
+        _spread(contributions, reader, errors[index])
+    room = Room(structure, budget, cap)
+    kernels = np.maximum(structure.kernels, 1)
+    open_units = structure.kernels > 0
+    while open_units.any():
+        values = np.where(open_units, scores * np.sqrt(np.maximum(contributions, 0.0)) / kernels, np.inf)
+        unit = int(np.argmin(values))
+        open_units[unit] = False
+        if not room.take(unit):
+            continue
+        for index in reading[unit]:
+            reader = readers[index]
+            _spread(contributions, reader, -errors[index])
+            reader.remove(unit)
+            errors[index] = reader.errors()
+            _spread(contributions, reader, errors[index])
+    return room.gone
+
+
+def _spread(contributions: NDArray[np.float64], reader: _Reader, errors: NDArray[np.float64]) -> None:
+    known = reader.members != FIXED
+    contributions[reader.members[known]] += errors[known]

@@ -1,0 +1,198 @@
+"""Pruning in steps: choose a few units, remove them, refit what is left, look again."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from .analysis import Analysis, analysis_of
+from .classifier import Classifier
+from .compensation.reference import Reference, look_up
+from .compensation.sweep import Gram, Method, Outcome, Sweep
+from .facts import gather_facts
+from .reconstruction import choose_by_reconstruction
+from .scoregraph import ScoreGraph
+from .scoring import unit_terms
+from .selection import Mask, choose_units, selection_values
+from .structure import FIXED, Structure
+from .surgery import remove_units
+
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
+Scores = NDArray[np.float64]
+Progress = Callable[[str, float], None]
+
+#: Images per run where the batch is free.
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is wanted: kernels in all, kernels per step, and how they are chosen and made up for.
+
+    Attributes:
+        budget: kernels that may leave at most.
+        step: kernels per step.
+        cap: share of its kernels that a group may lose, 0…1.
+        selection: 'reconstruction' or 'score'.
+        normalization: see selection_values; used with 'score'.
+        compensation: 'least_squares', 'bias' or 'none'.
+    """
+
+    budget: int
+    step: int
+    cap: float
+    selection: str
+    normalization: str
+    compensation: Method
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The pruned graph, the units that left, and how many consumers were refitted by which method in the last sweep."""
+
+    model: ir.Model
+    gone: Mask
+    methods: Counter[str]
+
+
+class Stepper:
+    """Prunes one classifier on its calibration images.
+
+    Args:
+        classifier: the original; it is not touched.
+        images: calibration images, float32 [n, …] in the model's layout.
+        labels: int64 [n], −1 = none.
+        scores: mean absolute score per unit over all images that were scored, float64 [U]; the first step uses them.
+        progress: called with the name of what is done and the share done of it.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        images: Images,
+        labels: Labels,
+        scores: Scores,
+        progress: Progress = lambda _name, _share: None,
+    ) -> None:
+        self._classifier = classifier
+        self._analysis: Analysis = analysis_of(classifier)
+        self._images, self._labels, self._scores = images, labels, scores
+        self._progress = progress
+        image = classifier.image
+        assert image is not None
+        self._batch = image.batch or min(_BATCH, len(images))
+        shape = self._analysis.facts.shape(classifier.input_name)
+        assert shape is not None
+        self._facts_batch = shape[0]
+
+    def run(self, plan: Plan) -> Pruned:
+        """Prune by a plan.
+
+        Raises:
+            SurgeryError: the graph cannot be cut.
+            GradientError, LiftError, ScoreGraphError: a later step cannot be scored.
+        """
+        original = self._analysis.structure
+        gone = np.zeros(original.unit_num, np.bool_)
+        if plan.compensation == "none" and plan.selection == "score":
+            chosen = self._choose(original, self._scores, [], plan, plan.budget)
+            return Pruned(self._cut(self._classifier.model, original, chosen), chosen, Counter())
+        reference = self._reference()
+        model, structure, scores = self._classifier.model, original, self._scores
+        outcome = self._sweep(model, structure, gone, reference, plan, first=True)
+        steps = max(math.ceil(plan.budget / max(plan.step, 1)), 1)
+        for step in range(steps):
+            self._progress("prune", step / steps)
+            budget = math.floor(plan.budget * (step + 1) / steps + 1e-9) - int(original.kernels[gone].sum())
+            if step:
+                scores = self._rescore(model, structure)
+            chosen = self._choose(structure, scores, outcome.grams, plan, budget)
+            if not chosen.any():
+                continue
+            model = self._cut(model, structure, chosen)
+            gone = gone | chosen
+            structure = structure.without(chosen)
+            outcome = self._sweep(model, structure, gone, reference, plan, last=step == steps - 1)
+        self._progress("prune", 1.0)
+        return Pruned(model, gone, outcome.methods)
+
+    def _choose(self, structure: Structure, scores: Scores, grams: list[Gram], plan: Plan, budget: int) -> Mask:
+        if plan.selection == "reconstruction":
+            return choose_by_reconstruction(structure, scores, grams, budget, plan.cap)
+        values = selection_values(structure, scores, plan.normalization)
+        return choose_units(structure, values, budget, plan.cap)
+
+    def _cut(self, model: ir.Model, structure: Structure, chosen: Mask) -> ir.Model:
+        shapes = {self._classifier.input_name: self._shape(self._facts_batch)}
+        facts = gather_facts(model, shapes)
+        return remove_units(model, facts, structure, chosen, self._analysis.other_shapes)
+
+    def _shape(self, batch: int) -> tuple[int, ...]:
+        return self._classifier.input_shape(batch)
+
+    def _feeds(self) -> tuple[str, Images]:
+        return self._classifier.input_name, self._images
+
+    def _reference(self) -> Reference:
+        return look_up(
+            self._classifier.model,
+            self._analysis.facts,
+            self._analysis.structure,
+            self._feeds(),
+            self._batch,
+            self._facts_batch,
+        )
+
+    def _sweep(
+        self,
+        model: ir.Model,
+        structure: Structure,
+        gone: Mask,
+        reference: Reference,
+        plan: Plan,
+        *,
+        first: bool = False,
+        last: bool = False,
+    ) -> Outcome:
+        facts = gather_facts(model, {self._classifier.input_name: self._shape(self._facts_batch)})
+        original = self._analysis.structure
+        kept: dict[str, Mask | None] = {}
+        lost: set[str] = set()
+        for consumer in original.consumers:
+            found = original.kept(consumer.output, gone)
+            kept[consumer.output] = None if found is None else found[1]
+            if np.any((consumer.units != FIXED) & gone[consumer.units]):
+                lost.add(consumer.output)
+        sweep = Sweep(model, facts, self._facts_batch, structure, kept, lost, reference)
+        with_grams = plan.selection == "reconstruction" and not last
+        method: Method = "none" if first else plan.compensation
+        if method == "none" and not with_grams:
+            return Outcome()
+        return sweep.run(self._feeds(), self._batch, method, with_grams=with_grams)
+
+    def _rescore(self, model: ir.Model, structure: Structure) -> Scores:
+        """Return the mean absolute scores of a pruned network on the calibration images."""
+        graph = ScoreGraph(
+            model,
+            self._classifier.input_name,
+            self._classifier.output_name,
+            self._shape(self._batch),
+            structure.consumers,
+        )
+        total = np.zeros(structure.unit_num)
+        for start in range(0, len(self._images), self._batch):
+            images, labels = self._images[start : start + self._batch], self._labels[start : start + self._batch]
+            count = len(images)
+            if count < self._batch:
+                images = np.concatenate([images, np.repeat(images[:1], self._batch - count, axis=0)])
+                labels = np.concatenate([labels, np.repeat(labels[:1], self._batch - count)])
+            terms = graph.run(images, labels)
+            total += np.abs(unit_terms(terms, structure.consumers, structure.unit_num)[:count]).sum(axis=0)
+        return total / len(self._images)
