@@ -196,7 +196,11 @@ class Facts:
             )
         except Exception:  # onnx raises several unrelated classes here; what cannot be inferred is unknown
             return {}
-        return {name: known for name, proto in inferred.items() if (known := _tensor_type(proto)) is not None}
+        known = {name: found for name, proto in inferred.items() if (found := _tensor_type(proto)) is not None}
+        source = self._types.get(_name(node.inputs[0])) if node.inputs and node.inputs[0] is not None else None
+        if source is not None and node.outputs:
+            known.update(_amended(node, source, known))
+        return known
 
 
 def gather_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
@@ -228,6 +232,31 @@ def first_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
         if shape is not None:
             facts.add_input(value, shape)
     return facts
+
+
+def _amended(
+    node: ir.Node, source: tuple[ir.DataType, Shape], inferred: Mapping[str, tuple[ir.DataType, Shape]]
+) -> dict[str, tuple[ir.DataType, Shape]]:
+    """Say what onnx's inference does not know, or knows wrongly, of the outputs of a node that reads `source`."""
+    if node.op_type == "GroupNormalization":  # a function in onnx's eyes, which it does not look into
+        return {_name(node.outputs[0]): source}
+    if node.op_type not in ("MaxPool", "AveragePool", "LpPool") or not _int(node, "ceil_mode", 0):
+        return {}
+    auto = node.attributes.get("auto_pad")
+    if auto is not None and auto.as_string() != "NOTSET":
+        return {}
+    # A window that would start behind the data and its pad in front is dropped; onnx's inference forgets this.
+    size = source[1][2:]
+    strides, pads = (list(a.as_ints()) if (a := node.attributes.get(n)) else None for n in ("strides", "pads"))
+    amended = {}
+    for output in node.outputs:
+        if _name(output) in inferred:
+            dtype, shape = inferred[_name(output)]
+            steps = strides or [1] * len(size)
+            begin = (pads or [0] * len(size))[: len(size)]
+            last = [(s + b - 1) // step + 1 for s, b, step in zip(size, begin, steps, strict=True)]
+            amended[_name(output)] = (dtype, shape[:2] + tuple(map(min, shape[2:], last)))
+    return amended
 
 
 def _tensor_type(proto: onnx.TypeProto) -> tuple[ir.DataType, Shape] | None:

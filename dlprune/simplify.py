@@ -29,6 +29,9 @@ def simplify(model: ir.Model, facts: Facts) -> None:
     common.RemoveUnusedNodesPass()(model)
     _make_float32(graph)
     _drop_no_ops(graph)
+    for node in graph:
+        if node.op_type in ("MaxPool", "AveragePool") and node.domain == "":
+            _round_down(node)
     for node in list(graph):
         if node.op_type in ("Conv", "ConvTranspose") and node.domain == "":
             while _absorb_affine(graph, node):
@@ -108,6 +111,33 @@ def _does_nothing(node: ir.Node) -> bool:
     if node.op_type == "Cast":
         return node.inputs[0].dtype is not None and node.inputs[0].dtype == node.outputs[0].dtype
     return False
+
+
+def _round_down(node: ir.Node) -> None:
+    """Replace `ceil_mode` by end pads that reach as far.
+
+    ONNX Runtime's graph checks count a window more than its own pooling where the last one would hold nothing but pad.
+    """
+    attributes = node.attributes
+    auto = attributes.get("auto_pad")
+    ceil = "ceil_mode" in attributes and attributes["ceil_mode"].as_int() == 1
+    counts = "count_include_pad" in attributes and attributes["count_include_pad"].as_int() == 1
+    source = node.inputs[0]
+    if not ceil or counts or source is None or (auto is not None and auto.as_string() != "NOTSET"):
+        return
+    size, out = shape_of(source)[2:], shape_of(node.outputs[0])[2:]
+    rank = len(size)
+
+    def ints(name: str, default: int, count: int) -> list[int]:
+        return list(attributes[name].as_ints()) if name in attributes else [default] * count
+
+    kernel, pads = ints("kernel_shape", 1, rank), ints("pads", 0, 2 * rank)
+    strides, dilations = ints("strides", 1, rank), ints("dilations", 1, rank)
+    for axis in range(rank):
+        covered = (out[axis] - 1) * strides[axis] + dilations[axis] * (kernel[axis] - 1) + 1
+        pads[axis + rank] = max(0, covered - size[axis] - pads[axis])
+    attributes["pads"] = ir.AttrInt64s("pads", pads)
+    attributes["ceil_mode"] = ir.AttrInt64("ceil_mode", 0)
 
 
 def _absorb_affine(graph: ir.Graph, node: ir.Node) -> bool:

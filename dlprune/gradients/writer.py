@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-Operand = ir.Value | np.ndarray | float | int | Sequence[int] | None
+Operand = ir.Value | np.ndarray | np.generic | float | int | Sequence[int] | None
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 
 #: Constants up to this size are shared between the nodes that need the same one.
@@ -71,7 +71,7 @@ class Writer:
 
     def constant(self, array: np.ndarray) -> ir.Value:
         """Return an initializer with this content."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")  # ascontiguousarray would make scalars 1-D
         key = (array.dtype.str, array.shape, array.tobytes()) if array.nbytes <= _SHARED_BYTES else None
         if key is not None and key in self._shared:
             return self._shared[key]
@@ -92,8 +92,8 @@ class Writer:
             return operand
         if isinstance(operand, float):
             return self.constant(np.array(operand, np.float32))
-        if isinstance(operand, np.ndarray):
-            return self.constant(operand.astype(np.float32) if operand.dtype.kind == "f" else operand)
+        if isinstance(operand, np.ndarray | np.generic):
+            return self.constant(np.asarray(operand, np.float32 if operand.dtype.kind == "f" else None))
         return self.constant(np.array(operand, np.int64))
 
     def _name(self) -> str:
