@@ -93,6 +93,7 @@ def assert_silenced_go_first(classifier: Classifier) -> None:
     pruning, _ = scored(quiet)
     wanted = int(structure.kernels[gone].sum())
     ha.set_dl_pruning_param(pruning, "percentage", 100 * wanted / removable_kernels(structure))
+    ha.set_dl_pruning_param(pruning, "compensation", "none")
     ha.set_dl_pruning_param(pruning, "max_layer_percentage", 100)
     pruned = unwrap_model(ha.gen_dl_pruned_model(new_handle("dl_model", quiet), pruning), 1)
     assert ha.get_dl_pruning_param_s(pruning, "pruned_kernel_num") == wanted

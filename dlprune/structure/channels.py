@@ -64,8 +64,8 @@ def settle(sets: ChannelSets, array: Ids, shape: Shape, where: str) -> Channels:
         if ids.size and int(ids.flat[0]) != DATA:
             sets.hold(ids.reshape(-1)[:1], f"it fills every channel of the output of {where}")
         return Channels.plain(shape)
-    best = max(varying, key=lambda axis: _free_sets(sets, ids, axis)) if len(varying) > 1 else varying[0]
-    rows = np.moveaxis(ids, best, 0).reshape(ids.shape[best], -1)
+    best = max(varying, key=lambda axis: free_sets(sets, _rows(ids, axis))) if len(varying) > 1 else varying[0]
+    rows = _rows(ids, best)
     if rows.shape[1] > 1:
         first = np.repeat(rows[:, :1], rows.shape[1] - 1, axis=1)
         sets.unite(first, rows[:, 1:], f"{where} mixes it with other data")
@@ -73,9 +73,13 @@ def settle(sets: ChannelSets, array: Ids, shape: Shape, where: str) -> Channels:
     return Channels(shape, best, np.broadcast_to(vector, (shape[best],)).copy())
 
 
-def _free_sets(sets: ChannelSets, ids: Ids, axis: int) -> int:
-    """Count the sets that stay free if ids are coupled along every axis but this one."""
-    rows = np.moveaxis(ids, axis, 0).reshape(ids.shape[axis], -1)
+def _rows(ids: Ids, axis: int) -> Ids:
+    return np.moveaxis(ids, axis, 0).reshape(ids.shape[axis], -1)
+
+
+def free_sets(sets: ChannelSets, rows: Ids) -> int:
+    """Count the sets that stay free if the ids of each row are coupled; a lone set can never leave and counts as 0."""
+    rows = sets.find(rows)
     trial = ChannelSets()
     positions = trial.fresh(len(rows))
     owner: dict[int, int] = {}

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..nodes import int_attribute, label
-from .channels import Channels
+from .channels import Channels, free_sets
 from .trace import Trace, moves
 
 
@@ -38,24 +38,19 @@ def _grouped(trace: Trace, node: ir.Node, source: Channels) -> None:
     made = trace.makings[-1].ids.reshape(groups, -1)
     width_out = made.shape[1]
     read = np.zeros((groups, width_in), dtype=np.int64) if source.axis is None else source.ids.reshape(groups, -1)
-    held = trace.sets.held(read)
-    free_groups = _several(int(np.count_nonzero(~held.any(axis=1))))
-    free_positions = _several(int(np.count_nonzero(~held.any(axis=0)))) + _several(width_out)
-    whole = free_groups >= free_positions
+    members = np.concatenate([read, made], axis=1)
+    depthwise = width_in == width_out == 1  # a group has one position only
+    whole = depthwise or free_sets(trace.sets, members) >= (
+        free_sets(trace.sets, read.T) + (width_out if width_out > 1 else 0)
+    )
     trace.whole_groups[node.outputs[0].name or ""] = whole
     reason = f"{label(node)} reads it together with the network's input data"
     if whole:
-        members = np.concatenate([read, made], axis=1)
         trace.sets.unite(np.repeat(members[:, :1], members.shape[1] - 1, axis=1), members[:, 1:], reason)
     else:
         for side in (read, made):
             trace.sets.unite(np.repeat(side[:1], groups - 1, axis=0), side[1:], reason)
         trace.mix(node, node.inputs[0], 1)
-
-
-def _several(count: int) -> int:
-    """A lone unit can never leave, so it does not count."""
-    return count if count > 1 else 0
 
 
 @moves("Gemm")

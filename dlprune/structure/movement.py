@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
-from ..nodes import int_attribute, label, pad_amounts, slice_bounds, string_attribute
+from ..nodes import int_attribute, is_standard, label, pad_amounts, slice_bounds, string_attribute
 from .channels import Channels, Shape
-from .trace import Trace, is_data, moves
+from .trace import Shuffle, Trace, is_data, moves
 from .units import DATA, Ids
 
 
@@ -17,10 +19,13 @@ def transpose(trace: Trace, node: ir.Node) -> None:
     source = _source(trace, node)
     if source is None:
         return
-    rank = len(source.shape)
-    perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else tuple(reversed(range(rank)))
-    axis = None if source.axis is None else list(perm).index(source.axis)
+    perm = _permutation(node, len(source.shape))
+    axis = None if source.axis is None else perm.index(source.axis)
     trace.put(node.outputs[0], source.reshaped(trace.shape(node.outputs[0]), axis))
+
+
+def _permutation(node: ir.Node, rank: int) -> list[int]:
+    return list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else list(reversed(range(rank)))
 
 
 @moves("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -32,8 +37,56 @@ def reshape(trace: Trace, node: ir.Node) -> None:
     if any(trace.of(value) is not None for value in node.inputs[1:]):
         trace.give_up(node, f"{label(node)} takes its shape from the data")
         return
-    shape = trace.shape(node.outputs[0])
-    trace.put_array(node, node.outputs[0], _reshaped(source, shape))
+    if not _shuffle(trace, node, source):
+        trace.put_array(node, node.outputs[0], _reshaped(source, trace.shape(node.outputs[0])))
+
+
+#: A shuffle is checked on the number of every element; larger maps than this are taken for ordinary reshapes.
+_SHUFFLE_ELEMENTS = 1 << 23
+_SHUFFLE_NODES = 4
+
+
+def _shuffle(trace: Trace, node: ir.Node, source: Channels) -> bool:
+    """See a channel shuffle (Reshape, Transpose, Reshape) as one reordering, so that it couples nothing."""
+    axis, shape = source.axis, source.shape
+    if axis is None or node.op_type != "Reshape" or math.prod(shape) > _SHUFFLE_ELEMENTS:
+        return False
+    if trace.shape(node.outputs[0])[: axis + 1] == shape[: axis + 1]:
+        return False
+    chain = [node]
+    while len(chain) < _SHUFFLE_NODES:
+        value = chain[-1].outputs[0]
+        uses = list(value.uses())
+        if len(uses) != 1 or value.is_graph_output() or uses[0].idx != 0:
+            return False
+        following = uses[0].node
+        if not _is_shuffling(trace, following):
+            return False
+        chain.append(following)
+        if following.op_type == "Reshape" and trace.shape(following.outputs[0]) == shape:
+            break
+    numbers = np.arange(math.prod(shape), dtype=np.int32)
+    moved = numbers.reshape(shape)
+    for link in chain:
+        if link.op_type == "Transpose":
+            moved = moved.transpose(_permutation(link, moved.ndim))
+        else:
+            moved = moved.reshape(trace.shape(link.outputs[0]))
+    order = moved[(0,) * axis + (slice(None),) + (0,) * (len(shape) - axis - 1)] // math.prod(shape[axis + 1 :])
+    if moved.shape != shape or not np.array_equal(moved, np.take(numbers.reshape(shape), order % shape[axis], axis)):
+        return False
+    result = chain[-1].outputs[0]
+    inner = frozenset(link.outputs[0].name or "" for link in chain[:-1])
+    trace.shuffles[result.name or ""] = Shuffle(node.inputs[0].name or "", axis, order.astype(np.int64), inner)  # type: ignore[union-attr]
+    trace.done.update(chain[1:])
+    trace.put(result, Channels(shape, axis, source.ids[order]))
+    return True
+
+
+def _is_shuffling(trace: Trace, node: ir.Node) -> bool:
+    known = is_standard(node) and node.op_type in ("Reshape", "Transpose")
+    constant = all(trace.facts.is_const(value) for value in node.inputs[1:])
+    return known and constant and trace.facts.shape(node.outputs[0]) is not None
 
 
 def _reshaped(source: Channels, shape: Shape) -> Ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from ..nodes import int_attribute, label, opset, reduced_axes
@@ -32,10 +33,25 @@ def instance_normalization(trace: Trace, node: ir.Node) -> None:
         trace.give_up(node, f"it is normalised across channels by {label(node)}")
 
 
-@moves("GroupNormalization", "LRN")
+@moves("LRN")
 def across_channels(trace: Trace, node: ir.Node) -> None:
     """What looks along axis 1 holds the channels there."""
     _along(trace, node, {1})
+
+
+@moves("GroupNormalization")
+def group_normalization(trace: Trace, node: ir.Node) -> None:
+    """The channels of a group only leave all together."""
+    source, groups = trace.of(node.inputs[0]), int_attribute(node, "num_groups", 1)
+    if source is None or not all(trace.facts.is_const(value) for value in node.inputs[1:]):
+        trace.give_up(node, f"{label(node)} takes its parameters from the data")
+    elif source.axis != 1 or groups == 1:
+        _along(trace, node, set(range(1, len(source.shape))))
+    else:
+        members = source.ids.reshape(groups, -1)
+        first = np.repeat(members[:, :1], members.shape[1] - 1, axis=1)
+        trace.sets.unite(first, members[:, 1:], f"{label(node)} normalises it together with plain data")
+        trace.put(node.outputs[0], source)
 
 
 @moves("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "LayerNormalization", "RMSNormalization", "CumSum")

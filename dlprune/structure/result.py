@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..facts import Facts
 from ..nodes import label
 from .channels import Shape
-from .trace import Making, Trace
+from .trace import Making, Shuffle, Trace
 from .units import Ids
 
 #: Unit index of a channel position that never leaves.
@@ -71,6 +71,7 @@ class Structure:
         tensors: unit of each channel, by tensor name.
         constraints: unit sets (sorted indices) of which at least one must stay, or a tensor would be empty.
         whole_groups: by output name of a grouped convolution: whole groups leave, else positions in all groups.
+        shuffles: by name of the tensor that a channel shuffle ends in.
     """
 
     layers: tuple[Layer, ...]
@@ -81,6 +82,7 @@ class Structure:
     tensors: Mapping[str, TensorUnits]
     constraints: tuple[Ids, ...]
     whole_groups: Mapping[str, bool]
+    shuffles: Mapping[str, Shuffle]
 
     @property
     def unit_num(self) -> int:
@@ -99,7 +101,8 @@ class Structure:
         """Return the structure of the network that has lost some units; the others keep their numbers."""
 
         def stay(units: Ids) -> NDArray[np.bool_]:
-            return ~((units != FIXED) & gone[units])
+            staying: NDArray[np.bool_] = (units == FIXED) | ~gone[units]
+            return staying
 
         def cut(tensor: TensorUnits) -> TensorUnits:
             units = tensor.units[stay(tensor.units)]
@@ -115,6 +118,8 @@ class Structure:
             consumers=tuple(replace(c, units=c.units[stay(c.units)]) for c in self.consumers),
             tensors={name: cut(tensor) for name, tensor in self.tensors.items()},
             constraints=tuple(constraints.values()),
+            # A shuffle that has lost a channel has become a Gather.
+            shuffles={name: s for name, s in self.shuffles.items() if self.kept(name, gone) is None},
         )
 
 
@@ -166,6 +171,7 @@ def _frozen(trace: Trace) -> Structure:
         tensors=tensors,
         constraints=constraints,
         whole_groups=dict(trace.whole_groups),
+        shuffles=dict(trace.shuffles),
     )
 
 

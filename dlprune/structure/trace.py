@@ -19,7 +19,7 @@ _RULES: dict[str, Rule] = {}
 
 
 def moves(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register how channel ids move through these operators of the default domain (names, also several in one string)."""
+    """Register how channel ids move through these operators of the default domain (names, several in a string)."""
 
     def register(rule: Rule) -> Rule:
         for op_type in " ".join(op_types).split():
@@ -46,6 +46,23 @@ class Making:
     ids: Ids
 
 
+@dataclass(frozen=True)
+class Shuffle:
+    """A chain of reshapes and transposes that in total only reorders the channels of one tensor, as a Gather would.
+
+    Attributes:
+        source: name of the tensor that is shuffled.
+        axis: its channel axis, which is also that of the result.
+        order: channel of `source` that stands at each position of the result.
+        inner: names of the tensors between; they have no channel axis of their own.
+    """
+
+    source: str
+    axis: int
+    order: Ids
+    inner: frozenset[str]
+
+
 @dataclass
 class Trace:
     """State of the walk: channels of every tensor so far, and the sets that they belong to."""
@@ -57,6 +74,8 @@ class Trace:
     readings: list[Reading] = field(default_factory=list)
     makings: list[Making] = field(default_factory=list)
     whole_groups: dict[str, bool] = field(default_factory=dict)
+    shuffles: dict[str, Shuffle] = field(default_factory=dict)
+    done: set[ir.Node] = field(default_factory=set)
 
     def run(self) -> None:
         """Apply each node's rule in graph order; what reaches an output is held."""
@@ -65,7 +84,7 @@ class Trace:
             if shape is not None and not self.facts.is_const(value):
                 self.channels[value.name or ""] = Channels.plain(shape)
         for node in self.model.graph:
-            if all(self.facts.is_const(output) for output in node.outputs):
+            if node in self.done or all(self.facts.is_const(output) for output in node.outputs):
                 continue
             self._visit(node)
         for value in self.model.graph.outputs:
@@ -76,7 +95,8 @@ class Trace:
         for value in captured:
             self.hold(value, f"it is read inside the control flow of {label(node)}")
         rule = _RULES.get(node.op_type) if is_standard(node) else None
-        unknown = [o for o in node.outputs if o.uses() and self.facts.shape(o) is None]
+        needed = [o for i, o in enumerate(node.outputs) if i == 0 or o.uses() or o.is_graph_output()]
+        unknown = any(self.facts.shape(output) is None for output in needed)
         if rule is None:
             self.give_up(node, f"the operator of {label(node)} is not known")
         elif unknown:

@@ -44,6 +44,18 @@ def matmul(surgeon: Surgeon, node: ir.Node) -> None:
     surgeon.cut(node, 1, {0: keep_in, 1: keep_out})
 
 
+@cuts("GroupNormalization")
+def group_normalization(surgeon: Surgeon, node: ir.Node) -> None:
+    """Whole groups leave: their number and their parameters (before opset 21 one per group, then one per channel)."""
+    keep, groups = surgeon.keep(node.outputs[0], 1), int_attribute(node, "num_groups", 1)
+    if keep is None:
+        return
+    left = keep.reshape(groups, -1)[:, 0]
+    node.attributes["num_groups"] = ir.AttrInt64("num_groups", int(left.sum()))
+    for index in (1, 2):
+        surgeon.cut(node, index, {0: left if opset(surgeon.model) < 21 else keep})
+
+
 @cuts("BatchNormalization InstanceNormalization")
 def normalization(surgeon: Surgeon, node: ir.Node) -> None:
     """One parameter per channel."""
@@ -116,10 +128,14 @@ def slice_(surgeon: Surgeon, node: ir.Node) -> None:
     step = int(steps[0]) if len(steps) == 1 else 1 if len(steps) == 0 else 0
     if step >= 1 and (step == 1 or opset(surgeon.model) >= 10):
         bounds[axis] = slice(int(picked[0]), int(picked[-1]) + 1, step)
-    else:
-        indices = surgeon.constant(f"{source.name}.picked", picked)
-        node.replace_input_with(0, surgeon.insert_before(node, "Gather", [source, indices], axis=axis))
-        bounds[axis] = slice(0, len(picked), 1)
+        _set_bounds(surgeon, node, bounds)
+        return
+    indices = surgeon.constant(f"{node.outputs[0].name}.picked", picked)
+    if all(bound == slice(None) for other, bound in enumerate(bounds) if other != axis):
+        surgeon.replace(node, "Gather", [source, indices], axis=axis)
+        return
+    node.replace_input_with(0, surgeon.insert_before(node, "Gather", [source, indices], axis=axis))
+    bounds[axis] = slice(0, len(picked), 1)
     _set_bounds(surgeon, node, bounds)
 
 

@@ -31,6 +31,15 @@ def reshape(surgeon: Surgeon, node: ir.Node) -> None:
         surgeon.renew(node)
 
 
+@mends("Squeeze")
+def squeeze(surgeon: Surgeon, node: ir.Node) -> None:
+    """Without axes every axis of length one goes, also one that has only now become so: say which are meant."""
+    shape = surgeon.old.shape(node.inputs[0]) or ()  # type: ignore[arg-type]
+    if "axes" not in node.attributes and input_at(node, 1) is None:
+        set_ints(surgeon, node, "axes", 1, [axis for axis, size in enumerate(shape) if size == 1], since=13)
+        surgeon.renew(node)
+
+
 @mends("Expand")
 def expand(surgeon: Surgeon, node: ir.Node) -> None:
     """Dimensions that are there already need no number; others get the new one."""

@@ -73,6 +73,7 @@ class Surgeon:
         self._structure = structure
         self._gone = gone
         self._cut: dict[tuple[str, bytes], ir.Value] = {}
+        self._shuffled = {name: end for end, s in structure.shuffles.items() if self._loses(end) for name in s.inner}
 
     def operate(self) -> ir.Model:
         """Remove the units and return the copy."""
@@ -87,21 +88,48 @@ class Surgeon:
         if all(self.old.is_const(output) for output in node.outputs):
             self.new.add_node(node)
             return
+        if node.outputs[0].name in self._shuffled:
+            return  # gives way to the Gather at the end of its shuffle
+        if node.outputs[0].name in self._shuffled.values():
+            self._shuffle(node)
+            return
         touched = [*node.inputs, *node.outputs]
         changed = any(value is not None and self.kept(value) is not None for value in touched)
         rule = _CUTS.get(node.op_type)
         if changed and rule is not None:
             rule(self, node)
+            if node.graph is None:
+                return  # another one has taken its place
         self.new.add_node(node)
         if changed and not self.fits(node):
             rule = _MENDS.get(node.op_type)
             if rule is not None:
                 rule(self, node)
-        if changed and not self.fits(node):
+        if changed:
+            self._require_fit(node)
+
+    def _require_fit(self, node: ir.Node) -> None:
+        if not self.fits(node):
             raise SurgeryError(
                 f"{label(node)} would give the shape {self.new.shape(node.outputs[0])} instead of "
                 f"{self.wanted(node.outputs[0])}"
             )
+
+    def _loses(self, name: str) -> bool:
+        return self._structure.kept(name, self._gone) is not None
+
+    def _shuffle(self, node: ir.Node) -> None:
+        """Put a Gather in the place of a channel shuffle that has become irregular."""
+        result = node.outputs[0]
+        shuffle = self._structure.shuffles[result.name or ""]
+        source = node.inputs[0]
+        while source is not None and source.name in shuffle.inner and (maker := source.producer()) is not None:
+            source = maker.inputs[0]
+        keep = self.keep(source, shuffle.axis)
+        assert source is not None
+        assert keep is not None
+        picked = (np.cumsum(keep, dtype=np.int64) - 1)[shuffle.order[keep[shuffle.order]]]
+        self.replace(node, "Gather", [source, self.constant(f"{result.name}.picked", picked)], axis=shuffle.axis)
 
     # What rules use.
 
@@ -199,6 +227,18 @@ class Surgeon:
         node.prepend(added)
         self.new.add_node(added)
         return added.outputs[0]
+
+    def replace(self, node: ir.Node, op_type: str, inputs: list[ir.Value], **attributes: int) -> None:
+        """Let a new node take the place of another one, under the same names."""
+        old, name = node.outputs[0], node.outputs[0].name or ""
+        new = ir.Value(name=name, type=old.type)
+        old.name = self._fresh_name(f"{name}.replaced")
+        added = ir.node(op_type, inputs, attributes, outputs=[new], name=node.name)
+        node.prepend(added)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        self.model.graph.remove(node, safe=True)
+        self.new.add_node(added)
+        self._require_fit(added)
 
     def renew(self, node: ir.Node) -> bool:
         """Work out a node's shapes again after a change and tell whether they fit."""
