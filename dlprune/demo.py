@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 import numpy as np
+import numpy.typing as npt
 
 from .dictionary import from_python_dict
 from .handle import HHandle
@@ -26,6 +27,19 @@ def demo_model_file() -> str:
     return str(_DATA / "digits.onnx")
 
 
+def demo_images(part: str = "calibration") -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the embedded images, uint8 [N, 16, 16], and their class ids, int64 [N].
+
+    Parameters: `part` ('calibration' or 'test', 600 images each). Raises KeyError for another part.
+
+    Example:
+        >>> demo_images("test")[0].shape
+        (600, 16, 16)
+    """
+    with np.load(str(_DATA / "digits.npz")) as arrays:
+        return arrays[f"{part}_images"], arrays[f"{part}_labels"].astype(np.int64)
+
+
 def demo_samples(part: str = "calibration") -> list[HHandle]:
     """Return the embedded labelled images as sample dicts with 'image' and 'image_label_id'.
 
@@ -35,8 +49,7 @@ def demo_samples(part: str = "calibration") -> list[HHandle]:
         >>> len(demo_samples("test"))
         600
     """
-    with np.load(str(_DATA / "digits.npz")) as arrays:
-        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+    images, labels = demo_images(part)
     return [
         from_python_dict(
             {

@@ -1,0 +1,63 @@
+"""`dlprune demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..options import OutputOptions
+
+
+def demo(
+    output_options: OutputOptions,
+    percentage: Annotated[
+        float,
+        typer.Option(
+            "--percentage", "-p", min=0, max=100, help="Share of the removable kernels to remove, never more."
+        ),
+    ] = 20,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The smaller model, an .onnx file.")] = Path(
+        "digits_pruned.onnx"
+    ),
+) -> None:
+    """Prune the embedded classifier of handwritten digits with the embedded images; needs nothing else.
+
+    Examples:
+
+        dlprune demo
+
+        dlprune demo --percentage 30 --out smaller.onnx --json
+    """
+    import dlprune as ha
+    from dlprune.demo import demo_images
+    from dlprune.evaluation import LabelledImages
+    from dlprune.imagefiles import ArrayImages
+    from dlprune.preprocessing import Preprocessing
+
+    from ..job import PruningJob, run
+    from ..output import Output
+
+    def labelled(part: str) -> LabelledImages:
+        images, labels = demo_images(part)
+        return LabelledImages(ArrayImages(images, labels.tolist()), labels)
+
+    file = Path(ha.demo_model_file())
+    model = ha.read_dl_model(str(file))
+    ha.set_dl_model_param(model, "batch_size", 50)
+    data, test = labelled("calibration"), labelled("test")
+    run(
+        PruningJob(
+            model_file=file,
+            model=model,
+            preprocessing=Preprocessing(),
+            data=data,
+            indices=list(range(len(data))),
+            test=test,
+            test_indices=list(range(len(test))),
+            settings={"percentage": percentage},
+            out=out,
+        ),
+        Output(output_options),
+    )

@@ -1,0 +1,92 @@
+"""`dlprune inspect`."""
+
+from __future__ import annotations
+
+from ..options import ModelFile, ModelOptions, OutputOptions
+
+
+def inspect(model: ModelFile, model_options: ModelOptions, output_options: OutputOptions) -> None:
+    """Show which convolutions can lose kernels, which are coupled, and why others cannot.
+
+    Layers with the same group number share their channels: their kernels only leave together.
+
+    Examples:
+
+        dlprune inspect model.onnx
+
+        dlprune inspect text_direction.onnx --size 192x48 --json
+    """
+    import numpy as np
+
+    from dlprune.analysis import analysis_of
+    from dlprune.cost import cost_of, file_size
+    from dlprune.selection import removable_kernels
+    from dlprune.structure import FIXED
+
+    from ..output import Output, number
+    from ..setup import open_model
+
+    output = Output(output_options)
+    _, classifier = open_model(model, model_options)
+    classifier.require_classification("dlprune inspect")
+    structure = analysis_of(classifier).structure
+    cost = cost_of(classifier)
+    macs = {layer.name: round(layer.macs) for layer in cost.layers}
+
+    members: dict[int, list[str]] = {}
+    layers = []
+    for layer in structure.layers:
+        units = np.unique(layer.units[layer.units != FIXED])
+        group = int(structure.groups[units[0]]) if len(units) and not layer.reason else None
+        if group is not None:
+            members.setdefault(group, []).append(layer.name)
+        layers.append(
+            {
+                "name": layer.name,
+                "kernels": layer.kernel_num,
+                "prunable": not layer.reason,
+                "reason": layer.reason,
+                "free_kernels": 0 if layer.reason else int(np.count_nonzero(layer.units != FIXED)),
+                "units": 0 if layer.reason else len(units),
+                "group": group,
+                "macs": macs.get(layer.name),
+            }
+        )
+    numbers = {group: i for i, group in enumerate((g for g, names in members.items() if len(names) > 1), 1)}
+    for one in layers:
+        one["group"] = numbers.get(one["group"])  # type: ignore[call-overload]
+    image = classifier.image
+    assert image is not None
+    totals: dict[str, object] = {
+        "type": classifier.params.type,
+        "input": f"{image.name} {list(classifier.input_shape())} {image.layout}",
+        "batch": image.batch or "open",
+        "classes": classifier.class_num,
+        "opset": classifier.model.opset_imports.get("", 0),
+        "convolutions": len(structure.layers),
+        "prunable_convolutions": sum(not layer.reason for layer in structure.layers),
+        "coupled_groups": len(numbers),
+        "kernels": cost.kernels,
+        "prunable_kernel_num": removable_kernels(structure),
+        "parameters": cost.parameters,
+        "macs": cost.macs,
+        "file_size": file_size(model),
+    }
+    output.table(
+        str(model),
+        ["convolution", " kernels", " MACs", "prunable", " units", " group"],
+        [
+            (
+                one["name"],
+                one["kernels"],
+                one["macs"],
+                "yes" if one["prunable"] else f"no: {one['reason']}",
+                one["units"] or None,
+                one["group"],
+            )
+            for one in layers
+        ],
+    )
+    for name, value in totals.items():
+        output.line(f"{name}: {number(value) if isinstance(value, int) and value >= 10_000 else value}")
+    output.json({"model": str(model), **totals, "layers": layers})

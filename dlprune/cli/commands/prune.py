@@ -1,0 +1,151 @@
+"""`dlprune prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..options import BatchSize, ImageOptions, ImagesPath, ModelFile, ModelOptions, OutputOptions, Runs, Seed
+
+_PRUNING = "Pruning"
+
+
+def prune(
+    model: ModelFile,
+    images: ImagesPath,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FILE", help="The smaller model, an .onnx file.", rich_help_panel=_PRUNING),
+    ],
+    model_options: ModelOptions,
+    image_options: ImageOptions,
+    output_options: OutputOptions,
+    percentage: Annotated[
+        float,
+        typer.Option(
+            "--percentage",
+            "-p",
+            min=0,
+            max=100,
+            help="Share of the removable kernels to remove, never more.",
+            rich_help_panel=_PRUNING,
+        ),
+    ] = 10,
+    normalization: Annotated[
+        Literal["sqrt_mean", "mean", "l2", "none"],
+        typer.Option(help="How scores of different layers are compared.", rich_help_panel=_PRUNING),
+    ] = "sqrt_mean",
+    max_layer_percentage: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=100,
+            help="No group of coupled layers loses more. Default: percentage + 20.",
+            rich_help_panel=_PRUNING,
+            show_default=False,
+        ),
+    ] = None,
+    test_images: Annotated[
+        Path | None,
+        typer.Option(
+            "--test-images",
+            metavar="DIR|NPZ|LIST",
+            help="Images for the accuracy. Default: a part of --images, which is then not scored.",
+            rich_help_panel="Images",
+            show_default=False,
+        ),
+    ] = None,
+    holdout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            help="Percent of --images, of each class, that are kept for the accuracy.",
+            rich_help_panel="Images",
+        ),
+    ] = 20,
+    seed: Seed = 0,
+    max_images: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Score at most about so many images, of each class the same share.",
+            rich_help_panel="Images",
+            show_default=False,
+        ),
+    ] = None,
+    batch_size: BatchSize = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STATE",
+            help="Go on from the state that an interrupted run left (FILE.state).",
+            rich_help_panel=_PRUNING,
+            show_default=False,
+        ),
+    ] = None,
+    runs: Runs = None,
+) -> None:
+    """Remove the kernels that matter least to the images.
+
+    Prints a table of the layers and of kernels, parameters, multiply-accumulates, file size, latency and accuracy
+    before and after. Ctrl-C leaves a state file from which --resume goes on.
+
+    Examples:
+
+        dlprune prune model.onnx --images photos/ --percentage 20 --out smaller.onnx
+
+        dlprune prune model.onnx --images train.npz --test-images test.npz -p 30 -o smaller.onnx --range 0 1
+
+        dlprune prune model.onnx --images list.csv -p 10 -o smaller.onnx --range 0 1 --mean 0.485,0.456,0.406
+        --std 0.229,0.224,0.225 --fit crop --resize 256 --json
+    """
+    from dlprune.imagefiles import ImagesError, stratified_part
+
+    from ..job import PruningJob, run
+    from ..output import Output
+    from ..setup import open_data, open_model, set_preprocessing
+
+    if out.resolve() == model.resolve():
+        raise typer.BadParameter("The model itself would be replaced; give another name.", param_hint="--out")
+    if not out.absolute().parent.is_dir():
+        raise typer.BadParameter(f"There is no folder {str(out.parent)!r}.", param_hint="--out")
+    output = Output(output_options)
+    handle, classifier = open_model(model, model_options, batch_size)
+    classifier.require_classification("dlprune prune")
+    preprocessing = set_preprocessing(classifier, image_options)
+    data = open_data(images, classifier, image_options.skip_bad, output)
+    if test_images is None:
+        held_out = stratified_part(data.class_ids, holdout / 100, seed)
+        test = data
+    else:
+        held_out = stratified_part(data.class_ids, 0, seed)
+        test = open_data(test_images, classifier, image_options.skip_bad, output)
+    to_score = ~held_out
+    if max_images is not None and max_images < to_score.sum():
+        to_score[to_score] = stratified_part(data.class_ids[to_score], max_images / to_score.sum(), seed + 1)
+    if not to_score.any():
+        raise ImagesError("No images are left to score; give more images or a smaller --holdout.")
+    run(
+        PruningJob(
+            model_file=model,
+            model=handle,
+            preprocessing=preprocessing,
+            data=data,
+            indices=to_score.nonzero()[0].tolist(),
+            test=test,
+            test_indices=held_out.nonzero()[0].tolist() if test is data else list(range(len(test))),
+            settings={
+                "percentage": percentage,
+                "normalization": normalization,
+                "max_layer_percentage": "auto" if max_layer_percentage is None else max_layer_percentage,
+            },
+            out=out,
+            state_file=resume or out.with_name(out.name + ".state"),
+            resume=resume,
+            runs=runs,
+        ),
+        output,
+    )

@@ -1,0 +1,99 @@
+"""The work that `prune` and `demo` share: score, remove, write, read again, compare, print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import dlprune as ha
+from dlprune.evaluation import Contestant, Evaluation, LabelledImages, evaluate
+from dlprune.model import unwrap_model
+from dlprune.preprocessing import Preprocessing
+
+from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
+from .output import Output
+from .scoring import ScoringState, ScoringTask, score
+from .setup import tell_skipped
+
+_NAMES: Final = ("before", "after")
+_RESULTS: Final = ("prunable_conv_num", "prunable_kernel_num", "pruned_kernel_num", "pruned_percentage")
+
+
+@dataclass(frozen=True)
+class PruningJob:
+    """What is to be pruned, with which images, and where the result goes.
+
+    `settings` are parameters of set_dl_pruning_param. `test` and `test_indices` tell which images show the accuracy.
+    """
+
+    model_file: Path
+    model: ha.HHandle
+    preprocessing: Preprocessing
+    data: LabelledImages
+    indices: list[int]
+    test: LabelledImages
+    test_indices: list[int]
+    settings: dict[str, str | float]
+    out: Path
+    state_file: Path | None = None
+    resume: Path | None = None
+    runs: int | None = None
+
+
+def run(job: PruningJob, output: Output) -> None:
+    """Do the job and print the result. Raises HError, StoppedError, typer.BadParameter."""
+    task = ScoringTask(job.model, job.preprocessing, job.data, job.indices)
+    pruning = ha.create_dl_pruning(job.model, "oracle", ha.from_python_dict(job.settings))
+    state = ScoringState(pruning)
+    if job.resume is not None:
+        state = ScoringState.read(job.resume, task.fingerprint())
+        output.note(f"Going on after {state.position} of {len(job.indices)} images.")
+        for name, value in job.settings.items():
+            ha.set_dl_pruning_param(state.pruning, name, value)
+    score(task, state, job.state_file, output)
+    if job.resume is not None:
+        job.resume.unlink(missing_ok=True)
+
+    pruned = ha.gen_dl_pruned_model(job.model, state.pruning)
+    ha.write_dl_model(pruned, str(job.out))
+    written = ha.read_dl_model(str(job.out))  # what counts is what is in the file
+    classifiers = (unwrap_model(job.model, 1), unwrap_model(written, 1))
+    evaluation = _evaluation(job, written, output)
+    figures = compare_figures(classifiers, (job.model_file, job.out), job.runs, evaluation)
+    tell_skipped(job.data, output)
+    if job.test is not job.data:
+        tell_skipped(job.test, output)
+    _print(job, state, figures, output)
+
+
+def _evaluation(job: PruningJob, written: ha.HHandle, output: Output) -> Evaluation | None:
+    if not job.test_indices:
+        return None
+    contestants = [Contestant(unwrap_model(model, 1), job.preprocessing) for model in (job.model, written)]
+    with output.progress("Testing", len(job.test_indices)) as advance:
+        return evaluate(contestants, job.test, job.test_indices, advance)
+
+
+def _print(job: PruningJob, state: ScoringState, figures: Figures, output: Output) -> None:
+    results = {name: ha.get_dl_pruning_param_s(state.pruning, name) for name in _RESULTS}
+    layers_table(output, figures, _NAMES)
+    figures_table(output, figures, _NAMES)
+    output.line(f"{state.images} images scored in {state.batches} batches; written: {job.out}")
+    for name, value in results.items():
+        output.line(f"{name}: {value:.2f}" if isinstance(value, float) else f"{name}: {value}")
+    for name, accuracy in zip(_NAMES, figures.accuracies, strict=True):
+        output.line(f"accuracy {name}: {'unknown' if accuracy is None else f'{accuracy:.4f}'}")
+    output.json(
+        {
+            "model": str(job.model_file),
+            "out": str(job.out),
+            **results,
+            "scored_images": state.images,
+            "scored_batches": state.batches,
+            **figures_json(figures, _NAMES),
+            "settings": job.settings,
+            "preprocessing": job.preprocessing.to_json(),
+            "skipped": {one.name: one.reason for one in [*job.data.skipped.values(), *job.test.skipped.values()]},
+        }
+    )

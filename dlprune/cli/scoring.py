@@ -1,0 +1,179 @@
+"""Scoring kernels with images from files: batches, progress, and a state from which interrupted work goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import typer
+
+import dlprune as ha
+from dlprune import files
+from dlprune.classifier import Array
+from dlprune.evaluation import LabelledImages
+from dlprune.imagefiles import UNLABELLED, ImagesError, Pixels
+from dlprune.model import unwrap_model
+from dlprune.preprocessing import Preprocessing
+
+from .exits import StoppedError, StopSignal
+from .output import Output
+
+_SAVE_EVERY: Final = 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class ScoringTask:
+    """What is to be scored: a model, images and which of them (ascending)."""
+
+    model: ha.HHandle
+    preprocessing: Preprocessing
+    data: LabelledImages
+    indices: Sequence[int]
+
+    def fingerprint(self) -> str:
+        """Return a digest of everything that the scores depend on."""
+        classifier = unwrap_model(self.model, 1)
+        params = classifier.params
+        digest = hashlib.sha256()
+        settings = [
+            classifier.input_shape(),
+            [params.image_range_min, params.image_range_max, params.class_output, params.class_ids],
+            self.preprocessing.to_json(),
+            [self.data.images.names[index] for index in self.indices],
+            self.data.class_ids[list(self.indices)].tolist(),
+        ]
+        digest.update(json.dumps(settings).encode())
+        for graph in classifier.model.graphs():
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    digest.update(value.const_value.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass
+class ScoringState:
+    """How far scoring has come: images used up of the task's indices, batches added to the pruning handle."""
+
+    pruning: ha.HHandle
+    position: int = 0
+    batches: int = 0
+    images: int = 0
+
+    def write(self, path: Path, fingerprint: str) -> None:
+        """Write the state in one step. Raises typer.BadParameter if the place cannot be written to."""
+        entries = {
+            "pruning": self.pruning,
+            "position": self.position,
+            "batches": self.batches,
+            "images": self.images,
+            "fingerprint": fingerprint,
+        }
+        item = ha.serialize_handle(ha.from_python_dict(entries))
+        try:
+            files.replace(path, ha.serialized_item_as_bytes(item))
+        except OSError as error:
+            raise ha.HError(f"The state cannot be written to {str(path)!r}: {error}.") from None
+
+    @classmethod
+    def read(cls, path: Path, fingerprint: str) -> ScoringState:
+        """Read a state. Raises typer.BadParameter if it is none, or of other work than `fingerprint` tells."""
+        hint = "--resume"
+        try:
+            handle = ha.deserialize_handle(ha.serialized_item_from_bytes(path.read_bytes()))
+            found = ha.as_python_dict_s(handle)
+            state = cls(found["pruning"], found["position"], found["batches"], found["images"])
+            known = found["fingerprint"]
+        except OSError as error:
+            raise typer.BadParameter(f"{str(path)!r} cannot be read: {error}.", param_hint=hint) from None
+        except (ha.HError, KeyError, TypeError) as error:
+            raise typer.BadParameter(f"{str(path)!r} is no state of dlprune: {error}.", param_hint=hint) from None
+        if known != fingerprint:
+            raise typer.BadParameter(
+                f"{str(path)!r} belongs to other work: model, images, preprocessing, batch size, --holdout and --seed "
+                "must be the same.",
+                param_hint=hint,
+            )
+        return state
+
+
+def score(task: ScoringTask, state: ScoringState, state_file: Path | None, output: Output) -> None:
+    """Add the scores of the task's images to the pruning handle of `state`, from where it stands.
+
+    Where the file fixes the batch size, images that do not fill a batch are left out (and where not even one batch is
+    full, images are repeated); otherwise the last batch is smaller. On Ctrl-C or SIGTERM, and every minute, the state
+    goes to `state_file`, which is removed in the end.
+
+    Raises StoppedError, ImagesError, HError.
+    """
+    classifier = unwrap_model(task.model, 1)
+    size = classifier.params.batch_size
+    fixed = classifier.image is not None and classifier.image.batch is not None
+    remaining = task.indices[state.position :]
+    fingerprint = task.fingerprint() if state_file is not None else ""
+    saved = time.monotonic()
+    batch: list[ha.HHandle] = []
+
+    def prepare(pixels: Pixels) -> tuple[Array, ...]:
+        return (task.preprocessing.apply(pixels, classifier),)
+
+    def add(samples: list[ha.HHandle]) -> None:
+        ha.add_dl_pruning_batch(task.model, state.pruning, samples)
+        state.batches += 1
+        state.images += len(samples)
+
+    with StopSignal() as stop, output.progress("Scoring", len(task.indices)) as advance:
+        advance(state.position)
+        position = {index: i for i, index in enumerate(task.indices)}
+        for index, (image,) in task.data.prepared(remaining, prepare):
+            batch.append(_sample(image, int(task.data.class_ids[index])))
+            if len(batch) == size:
+                add(batch)
+                advance(position[index] + 1 - state.position)
+                state.position = position[index] + 1
+                batch = []
+                if state_file is not None and time.monotonic() - saved > _SAVE_EVERY:
+                    state.write(state_file, fingerprint)
+                    saved = time.monotonic()
+            if stop.received is not None:
+                raise _interrupted(state, len(task.indices), state_file, fingerprint, stop.received)
+        if batch and not fixed:
+            ha.set_dl_model_param(task.model, "batch_size", len(batch))
+            add(batch)
+            ha.set_dl_model_param(task.model, "batch_size", size)
+        elif batch and not state.batches:
+            number = len(batch)
+            add([batch[i % number] for i in range(size)])
+            state.images = number
+            output.note(f"The model takes {size} images at once and there are {number}; some were used repeatedly.")
+        elif batch:
+            output.note(f"{len(batch)} images do not fill a batch of {size}, which the model fixes; they are left out.")
+        advance(len(task.indices) - state.position)
+    if not state.batches:
+        raise ImagesError("There is no readable image to score.")
+    if state_file is not None:
+        state_file.unlink(missing_ok=True)
+
+
+def _sample(image: Array, class_id: int) -> ha.HHandle:
+    entries: dict[str, object] = {"image": ha.himage_from_numpy_array(image)}
+    if class_id != UNLABELLED:
+        entries["image_label_id"] = class_id
+    return ha.from_python_dict(entries)
+
+
+def _interrupted(
+    state: ScoringState, total: int, state_file: Path | None, fingerprint: str, signal_number: int
+) -> StoppedError:
+    if state_file is None:
+        return StoppedError("Interrupted; nothing was written.", signal_number)
+    state.write(state_file, fingerprint)
+    return StoppedError(
+        f"Interrupted after {state.position} of {total} images; the scores so far are in {str(state_file)!r}. "
+        f"Go on with the same command and --resume {state_file}",
+        signal_number,
+    )
