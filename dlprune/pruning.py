@@ -26,9 +26,10 @@ from .pruningdata import PruningData
 from .samples import read_batch
 from .scoregraph import ScoreGraphError
 from .scoring import unit_terms
-from .selection import Mask, choose_units, selection_values
+from .selection import Mask
 from .serialization import register_serializer
-from .surgery import SurgeryError, remove_units
+from .steps import Plan, Stepper
+from .surgery import SurgeryError
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
 
 SEM_TYPE = "dl_pruning"
@@ -90,7 +91,15 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     Parameters: `dlpruning_handle` (type 'dl_pruning'), `gen_param_name` and `gen_param_value`:
     'mode' ('oracle'); 'percentage' (number in [0, 100], share of the removable kernels to remove, default 10).
     Beyond HALCON: 'normalization' ('sqrt_mean', 'mean', 'l2', 'none': how scores of different layers are compared);
-    'max_layer_percentage' (number in [0, 100] or 'auto' = percentage + 20: no group of coupled layers loses more).
+    'max_layer_percentage' (number in [0, 100] or 'auto': no group of coupled layers loses more of its kernels; auto is
+    percentage + 20 where the score alone decides, else 100);
+    'compensation' ('least_squares', default: the layers that read removed channels are refitted on remembered images,
+    without labels and without training; 'bias': only their biases; 'none': plain removal, exact);
+    'selection' ('reconstruction': score times root of the error that remains after the refit; 'score': the score
+    alone; 'auto', default: 'reconstruction' unless compensation is 'none');
+    'step_percentage' (number in (0, 100], default 10: with compensation, so many percent of the removable kernels go
+    at a time, and what is left is scored again); 'calibration_image_num' (integer ≥ 1, default 256: images that the
+    handle remembers for this, in single precision, those with the smallest content hashes).
     Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode),
     2404/2454 (handle); HTupleConversionError (bool, None). Source: HALCON operator set_dl_pruning_param.
 
@@ -172,10 +181,7 @@ def add_dl_pruning_batch(
     try:
         terms = score_graph_of(classifier).run(batch.images, batch.labels)
     except (GradientError, LiftError, ScoreGraphError) as error:
-        raise HOperatorError(
-            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-            f"This model cannot be scored by gradients: {error}.",
-        ) from error
+        raise _not_scorable(error) from error
     scores = unit_terms(terms, structure.consumers, structure.unit_num)
     if not np.isfinite(scores).all():
         raise HOperatorError(
@@ -183,15 +189,16 @@ def add_dl_pruning_batch(
             "The gradients of this batch are not finite (overflow inside the network); nothing was added. "
             "Check that the images have the range that the model was trained with.",
         )
-    data.add(scores)
+    data.add(scores, batch.images, batch.labels)
 
 
 def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle) -> HHandle:
     """Return a pruned copy of a model: smaller weights, fewer operations, everything else as before.
 
-    Removes 'percentage' percent of the removable kernels, never more, the lowest scores first. The copy gives exactly
-    what the original gives with the removed channels cut off from the layers that read them. The input model and the
-    scores stay, so that the operator can be called again with another percentage.
+    Removes 'percentage' percent of the removable kernels, never more, the least important first. With 'compensation'
+    'none' the copy gives exactly what the original gives with the removed channels cut off from the layers that read
+    them; otherwise those layers are refitted so that their outputs stay close to the original's. The input model and
+    the scores stay, so that the operator can be called again with another percentage.
 
     Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (with at least one scored batch).
     Returns a handle of type 'dl_model'. Writes 'pruned_kernel_num' and 'pruned_percentage' into the pruning data.
@@ -212,39 +219,52 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     classifier = unwrap_model(dlmodel_handle_to_prune, 1)
     data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
     classifier.require_classification("gen_dl_pruned_model")
-    analysis = _fitting(classifier, data)
+    _fitting(classifier, data)
     with data.lock:
         if not data.count:
             raise HOperatorError(
                 H_ERR_DL_PRUNING_WRONG_DATA,
                 "The pruning data holds no scores yet; call add_dl_pruning_batch with at least one batch first.",
             )
-        gone = _choice(data, analysis)
-        pruned = _cut(classifier, analysis, gone)
-        data.removed = gone
+        pruned, data.removed = _prune(classifier, data)
     return new_handle("dl_model", pruned)
 
 
-def _choice(data: PruningData, analysis: Analysis) -> Mask:
-    settings, structure = data.settings, analysis.structure
+def _plan(data: PruningData) -> Plan:
+    settings = data.settings
     percentage = float(settings.percentage)
-    budget = math.floor(data.prunable_kernel_num * percentage / 100 + 1e-9)
     share = settings.max_layer_percentage
-    cap = 100.0 if percentage == 100 else percentage + 20.0 if share == "auto" else float(share)
-    values = selection_values(structure, data.scores(), settings.normalization)
-    return choose_units(structure, values, budget, min(cap, 100.0) / 100)
+    by_score = settings.selection == "score" or (settings.selection == "auto" and settings.compensation == "none")
+    # Who chooses by the score alone needs a limit, or whole layers collapse; the remaining error needs none.
+    margin = percentage + 20.0 if by_score else 100.0
+    cap = 100.0 if percentage == 100 else margin if share == "auto" else float(share)
+    return Plan(
+        budget=math.floor(data.prunable_kernel_num * percentage / 100 + 1e-9),
+        step=max(math.floor(data.prunable_kernel_num * float(settings.step_percentage) / 100), 1),
+        cap=min(cap, 100.0) / 100,
+        selection="score" if by_score else "reconstruction",
+        normalization=settings.normalization,
+        compensation=settings.compensation,
+    )
 
 
-def _cut(classifier: Classifier, analysis: Analysis, gone: Mask) -> Classifier:
+def _prune(classifier: Classifier, data: PruningData) -> tuple[Classifier, Mask]:
+    images, labels = data.calibration.arrays()
     try:
-        model = remove_units(classifier.model, analysis.facts, analysis.structure, gone, analysis.other_shapes)
+        result = Stepper(classifier, images, labels, data.scores()).run(_plan(data))
     except SurgeryError as error:
         raise HOperatorError(
             H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be pruned: {error}. It was left as it is."
         ) from error
-    pruned = classifier.with_model(model)
-    pruned.confidences(np.zeros(classifier.input_shape(), np.float32))  # it must run before anybody gets it
-    return pruned
+    except (GradientError, LiftError, ScoreGraphError) as error:
+        raise _not_scorable(error) from error
+    pruned = classifier.with_model(result.model)
+    pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
+    return pruned, result.gone
+
+
+def _not_scorable(error: Exception) -> HOperatorError:
+    return HOperatorError(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be scored by gradients: {error}.")
 
 
 def _fitting(classifier: Classifier, data: PruningData) -> Analysis:

@@ -13,13 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .analysis import Analysis
+from .calibration import Calibration, Images, Labels
+from .compensation.sweep import Method
 from .errors import H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, H_ERR_WIPV2, HOperatorError
-from .parameters import bad_value, choice, number, one, text
+from .parameters import bad_value, choice, count, number, one, text
 from .selection import NORMALIZATIONS, removable_kernels
 from .structure import FIXED
 from .tuples import Element, HTuple
 
 MODES = ("oracle",)
+COMPENSATIONS = ("least_squares", "bias", "none")
+SELECTIONS = ("auto", "reconstruction", "score")
 
 
 @dataclass
@@ -30,6 +34,10 @@ class Settings:
     percentage: int | float = 10
     normalization: str = "sqrt_mean"
     max_layer_percentage: int | float | str = "auto"
+    compensation: Method = "least_squares"
+    selection: str = "auto"
+    step_percentage: int | float = 10
+    calibration_image_num: int = 256
 
 
 def _mode(name: str, values: HTuple) -> str:
@@ -61,6 +69,10 @@ _CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
     "percentage": _percentage,
     "normalization": choice(*NORMALIZATIONS),
     "max_layer_percentage": _share,
+    "compensation": choice(*COMPENSATIONS),
+    "selection": choice(*SELECTIONS),
+    "step_percentage": number(0, 100, above=True),
+    "calibration_image_num": count,
 }
 SETTABLE = frozenset(_CHECKS)
 
@@ -85,6 +97,7 @@ class PruningData:
         prunable_kernel_num: the most kernels that can leave.
         sums: sum over samples of each unit's absolute score, float64 [U].
         count: number of samples in `sums`.
+        calibration: bounded sample of the scored images.
         removed: units that left in the last gen_dl_pruned_model, or None.
     """
 
@@ -96,6 +109,7 @@ class PruningData:
     count: int = 0
     removed: NDArray[np.bool_] | None = None
     settings: Settings = field(default_factory=Settings)
+    calibration: Calibration = field(default_factory=lambda: Calibration(Settings.calibration_image_num))
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     @classmethod
@@ -122,6 +136,7 @@ class PruningData:
         checked = check(name, values)
         with self.lock:
             setattr(self.settings, name, checked)
+            self.calibration.resize(self.settings.calibration_image_num)
 
     def get(self, name: str) -> list[Element]:
         """Return the values of a parameter. Raises HOperatorError 7911."""
@@ -136,14 +151,15 @@ class PruningData:
             H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, f"The parameter {name!r} is not known; possible are {known}."
         )
 
-    def add(self, terms: NDArray[np.float64]) -> None:
-        """Add the signed scores of some samples, float64 [N, U]."""
+    def add(self, terms: NDArray[np.float64], images: Images, labels: Labels) -> None:
+        """Add the signed scores of some samples, float64 [N, U], and remember some of the images."""
         # Rounding to single precision first leaves the double-precision sum room to be exact, so that the order in
         # which batches arrive does not show.
         total = np.abs(terms).astype(np.float32).astype(np.float64).sum(axis=0)
         with self.lock:
             self.sums += total
             self.count += len(terms)
+            self.calibration.add(images, labels)
 
     def scores(self) -> NDArray[np.float64]:
         """Return the mean absolute score of each unit, float64 [U]."""
@@ -187,9 +203,11 @@ class PruningData:
                 "count": self.count,
                 "settings": asdict(self.settings),
             }
-            arrays = {f"layer{i}": layer.units for i, layer in enumerate(self.layers)}
+            arrays: dict[str, Any] = {f"layer{i}": layer.units for i, layer in enumerate(self.layers)}
             if self.removed is not None:
                 arrays["removed"] = self.removed
+            if len(self.calibration):
+                arrays["images"], arrays["labels"] = self.calibration.arrays()
             stream = io.BytesIO()
             np.savez_compressed(stream, head=np.array(json.dumps(head)), kernels=self.kernels, sums=self.sums, **arrays)
             return stream.getvalue()
@@ -212,8 +230,10 @@ class PruningData:
                 count=head["count"],
                 removed=arrays.get("removed"),
             )
-        for one_field in fields(Settings):
-            found.set(one_field.name, (head["settings"][one_field.name],))
+            for one_field in fields(Settings):
+                found.set(one_field.name, (head["settings"][one_field.name],))
+            if "images" in arrays:
+                found.calibration.add(arrays["images"], arrays["labels"])
         return found
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .analysis import Analysis, analysis_of
 from .classifier import Classifier
 from .compensation.reference import Reference, look_up
+from .compensation.stages import batches
 from .compensation.sweep import Gram, Method, Outcome, Sweep
 from .facts import gather_facts
 from .reconstruction import choose_by_reconstruction
@@ -83,11 +84,12 @@ class Stepper:
     ) -> None:
         self._classifier = classifier
         self._analysis: Analysis = analysis_of(classifier)
-        self._images, self._labels, self._scores = images, labels, scores
+        self._images, self._scores = images, scores
         self._progress = progress
         image = classifier.image
         assert image is not None
         self._batch = image.batch or min(_BATCH, len(images))
+        self._labels = np.where(labels < 0, self._decisions(), labels) if (labels < 0).any() else labels
         shape = self._analysis.facts.shape(classifier.input_name)
         assert shape is not None
         self._facts_batch = shape[0]
@@ -122,6 +124,11 @@ class Stepper:
             outcome = self._sweep(model, structure, gone, reference, plan, last=step == steps - 1)
         self._progress("prune", 1.0)
         return Pruned(model, gone, outcome.methods)
+
+    def _decisions(self) -> Labels:
+        """Return the original's own decisions: the targets of images without a label, also once kernels have gone."""
+        parts = [self._classifier.logits(part) for part in batches(self._images, self._batch)]
+        return np.concatenate(parts)[: len(self._images)].argmax(axis=1)
 
     def _choose(self, structure: Structure, scores: Scores, grams: list[Gram], plan: Plan, budget: int) -> Mask:
         if plan.selection == "reconstruction":
@@ -187,12 +194,9 @@ class Stepper:
             structure.consumers,
         )
         total = np.zeros(structure.unit_num)
-        for start in range(0, len(self._images), self._batch):
-            images, labels = self._images[start : start + self._batch], self._labels[start : start + self._batch]
-            count = len(images)
-            if count < self._batch:
-                images = np.concatenate([images, np.repeat(images[:1], self._batch - count, axis=0)])
-                labels = np.concatenate([labels, np.repeat(labels[:1], self._batch - count)])
-            terms = graph.run(images, labels)
-            total += np.abs(unit_terms(terms, structure.consumers, structure.unit_num)[:count]).sum(axis=0)
+        left = len(self._images)
+        for images, labels in zip(batches(self._images, self._batch), batches(self._labels, self._batch), strict=True):
+            terms = unit_terms(graph.run(images, labels), structure.consumers, structure.unit_num)
+            total += np.abs(terms[:left]).sum(axis=0)
+            left -= self._batch
         return total / len(self._images)

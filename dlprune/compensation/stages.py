@@ -42,7 +42,7 @@ class Stages:
         self._done: set[ir.Node] = set()
         name, images = feeds
         self._count = len(images)
-        self._known: dict[str, list[Array]] = {name: list(_batches(images, batch))}
+        self._known: dict[str, list[Array]] = {name: list(batches(images, batch))}
 
     def tensor(self, name: str) -> Iterator[tuple[Array, int]]:
         """Yield a tensor batch by batch with the number of real images in it; what follows them is padding."""
@@ -146,7 +146,7 @@ def _constant_nodes(model: ir.Model) -> set[ir.Node]:
     return found
 
 
-def _batches(images: Array, batch: int) -> Iterator[Array]:
+def batches(images: Array, batch: int) -> Iterator[Array]:
     """Cut images into equal batches; the last one is filled up with its own first image."""
     for start in range(0, len(images), batch):
         part = images[start : start + batch]
