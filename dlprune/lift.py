@@ -61,6 +61,9 @@ def _converted(model: ir.Model, target: int) -> ir.Model:
         value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
         if name not in listed:
             graph.inputs.append(value)
+    for value in graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):  # its file is out of the converter's sight
+            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
     for node in graph.all_nodes():  # stale shapes of another batch size would contradict the input's
         for output in node.outputs:
             output.shape = None

@@ -191,4 +191,25 @@ class GroupNormalization(OpRun):
         return (rows.reshape(x.shape) * scale.reshape(column) + bias.reshape(column),)
 
 
-OPERATORS = [GroupNormalization, Cast, LRN, Erf, Gelu, Conv, ConvTranspose, MaxPool, AveragePool, GlobalMaxPool]
+class BatchNormalization(OpRun):
+    op_domain = ""
+
+    def _run(self, x, scale, bias, mean, variance, epsilon=None, momentum=None, training_mode=None, spatial=None):
+        column = (-1, *[1] * (x.ndim - 2))
+        factor = scale / np.sqrt(variance + epsilon)
+        return (x * factor.reshape(column) + (bias - mean * factor).reshape(column),)
+
+
+OPERATORS = [
+    AveragePool,
+    BatchNormalization,
+    Cast,
+    Conv,
+    ConvTranspose,
+    Erf,
+    Gelu,
+    GlobalMaxPool,
+    GroupNormalization,
+    LRN,
+    MaxPool,
+]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from dlprune.facts import gather_facts
-from dlprune.gradients import Writer, differentiate
+from dlprune.gradients import GradientError, Writer, differentiate
 from dlprune.gradients.rule import _RULES
 from dlprune.simplify import simplify
 
@@ -586,3 +587,135 @@ def test_worst_error_is_small(capsys: pytest.CaptureFixture[str]) -> None:
         with capsys.disabled():
             print(f"\nworst relative gradient error of {len(WORST)} operators: {WORST[op_type]:.1e} ({op_type})")
         assert WORST[op_type] <= TOLERANCE
+
+
+# Whole graphs
+
+
+def graph_gradients(text: str, wanted: Sequence[str], **feeds: np.ndarray) -> list[np.ndarray]:
+    """Return the gradients of the sum of the first output."""
+    proto = onnx.parser.parse_model(text)
+    shape = run(proto, feeds)[0].shape
+    return reverse_mode(proto, wanted, feeds, [np.ones(shape)])
+
+
+def test_add_of_a_tensor_to_itself_doubles() -> None:
+    """Both slots of a node that reads one tensor twice count."""
+    text = '<ir_version: 9, opset_import: ["" : 18]> g (float[3] x) => (float[3] y) { y = Add(x, x) }'
+    (dx,) = graph_gradients(text, ["x"], x=np.ones(3, np.float32))
+    np.testing.assert_array_equal(dx, [2, 2, 2])
+
+
+def test_readers_add_up() -> None:
+    """The gradient of a tensor is the sum over its readers, small broadcast parts included."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[1,2,1,2] x) => (float[1,2,1,2] y) {
+      m = GlobalAveragePool(x)
+      r = Relu(x)
+      s = Add(r, m)
+      y = Add(s, x)
+    }"""
+    (dx,) = graph_gradients(text, ["x"], x=np.array([[[[1, -1]], [[-1, 2]]]], np.float32))
+    np.testing.assert_array_equal(dx, [[[[3, 2]], [[2, 3]]]])
+
+
+def test_only_small_gradients_are_spread() -> None:
+    """A gradient that broadcasts is expanded to its tensor where nothing else does it."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[1,2,2,2] x) => (float[1,2,1,1] y) {
+      y = GlobalAveragePool(x)
+    }"""
+    (dx,) = graph_gradients(text, ["x"], x=np.zeros((1, 2, 2, 2), np.float32))
+    np.testing.assert_array_equal(dx, np.full((1, 2, 2, 2), 0.25))
+
+
+def test_integers_and_booleans_carry_no_gradient() -> None:
+    """What depends on a tensor through a comparison only gets nothing from there."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[3] x) => (float[3] y) <float zero = {0.0}> {
+      b = Greater(x, zero)
+      m = Cast<to = 1>(b)
+      y = Mul(x, m)
+    }"""
+    (dx,) = graph_gradients(text, ["x"], x=np.array([-1, 2, 3], np.float32))
+    np.testing.assert_array_equal(dx, [0, 1, 1])
+
+
+def test_unread_outputs_of_split_count_as_zero() -> None:
+    """Only the part that reaches the loss gets a gradient."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[1,4] x) => (float[1,2] y) {
+      a, y = Split<axis=1, num_outputs=2>(x)
+    }"""
+    (dx,) = graph_gradients(text, ["x"], x=np.zeros((1, 4), np.float32))
+    np.testing.assert_array_equal(dx, [[0, 0, 1, 1]])
+
+
+def test_a_tied_maximum_is_paid_once() -> None:
+    """Where several elements of a window are greatest, one of them gets the whole gradient."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[1,1,4] x) => (float[1,1,2] y) {
+      y = MaxPool<kernel_shape = [2], strides = [2]>(x)
+    }"""
+    (dx,) = graph_gradients(text, ["x"], x=np.zeros((1, 1, 4), np.float32))
+    np.testing.assert_array_equal(dx.reshape(2, 2).sum(axis=1), [1, 1])
+
+
+def test_negative_pads_cut() -> None:
+    """What Pad cuts off gets no gradient."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) <int64[2] p = {-1, 1}> {
+      y = Pad(x, p)
+    }"""
+    (dx,) = graph_gradients(text, ["x"], x=np.ones(4, np.float32))
+    np.testing.assert_array_equal(dx, [0, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'strides = [2,2], auto_pad = "SAME_UPPER"',
+        'strides = [2,2], auto_pad = "SAME_LOWER"',
+        'strides = [3,2], auto_pad = "VALID"',
+        "strides = [2,2], output_shape = [6,7]",
+    ],
+)
+def test_conv_transpose_resolves_its_pads_as_onnx_runtime_does(attributes: str) -> None:
+    """The gradient is the transpose of the forward map, whichever way the pads are given."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[1,1,3,3] x) => (float[1,1,H,W] y)
+    <float[1,1,3,3] w = {{1,2,3,4,5,6,7,8,9}}> {{ y = ConvTranspose<{attributes}>(x, w) }}"""
+    proto = onnx.parser.parse_model(text)
+    unit = np.eye(9, dtype=np.float32).reshape(9, 1, 1, 3, 3)
+    images = [run(proto, {"x": row})[0] for row in unit]
+    rng = np.random.default_rng(0)
+    seed = rng.standard_normal(images[0].shape).astype(np.float32)
+    (dx,) = reverse_mode(proto, ["x"], {"x": unit[0]}, [seed])
+    np.testing.assert_allclose(dx.reshape(-1), [float((seed * image).sum()) for image in images], rtol=1e-5, atol=1e-5)
+
+
+def test_an_operator_without_rule_is_named() -> None:
+    """A node on the way that cannot be differentiated is an error with operator and node, never a zero gradient."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[3] x) => (float[3] y) <int64 i = {0}> {
+      a = Relu(x)
+      y = CumSum(a, i)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.node[1].name = "running total"
+    with pytest.raises(GradientError, match=r"CumSum.*running total") as caught:
+        reverse_mode(proto, ["x"], {"x": np.ones(3, np.float32)}, [np.ones(3)])
+    assert (caught.value.op_type, caught.value.node) == ("CumSum", "running total")
+
+
+def test_an_operator_without_rule_beside_the_way_does_no_harm() -> None:
+    """What does not lead from a wanted tensor to the loss needs no rule."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[3] x, float[3] z) => (float[3] y) <int64 i = {0}> {
+      c = CumSum(z, i)
+      y = Mul(x, c)
+    }"""
+    (dx,) = graph_gradients(text, ["x"], x=np.ones(3, np.float32), z=np.ones(3, np.float32))
+    np.testing.assert_array_equal(dx, [1, 2, 3])
+
+
+def test_training_mode_is_refused() -> None:
+    """BatchNormalization in training mode is an error, not a wrong gradient."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[2,1,3] x) => (float[2,1,3] y)
+    <float[1] s = {1.0}, float[1] b = {0.0}, float[1] m = {0.0}, float[1] v = {1.0}> {
+      y, rm, rv = BatchNormalization<training_mode = 1>(x, s, b, m, v)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    with pytest.raises(GradientError, match="training mode"):
+        reverse_mode(proto, ["x"], {"x": np.ones((2, 1, 3), np.float32)}, [np.ones((2, 1, 3))])
