@@ -111,7 +111,7 @@ def _step(inputs: Array, targets: Array, weight: Matrix, ridge: float, *, centre
 def _solve(system: Matrix, right: Matrix) -> Matrix:
     """Solve a symmetric positive definite system."""
     try:
-        found: Matrix = np.linalg.solve(system, right)
+        found = np.asarray(np.linalg.solve(system, right), dtype=np.float64)
     except np.linalg.LinAlgError:  # only where the inputs hold nothing but zeros
-        found = np.linalg.lstsq(system, right, rcond=1e-12)[0]
+        found = np.asarray(np.linalg.lstsq(system, right, rcond=1e-12)[0], dtype=np.float64)
     return found

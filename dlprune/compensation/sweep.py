@@ -228,12 +228,26 @@ class Sweep:
         units = consumer.units.reshape(regression.groups, -1)
         grams = []
         for group in range(regression.groups):
-            channels = units.shape[1]
-            flat = rows[:, group].reshape(-1, channels, regression.tap_num).transpose(0, 2, 1).reshape(-1, channels)
-            per_channel = weight[group].reshape(-1, channels, regression.tap_num)
-            stacked = per_channel.transpose(0, 2, 1).reshape(-1, channels)
-            grams.append(Gram(units[group], moments(flat)[1], stacked.T @ stacked, target.weight))
+            own, taps = _folded(units[group])
+            shape = (-1, taps.shape[0], taps.shape[1] * regression.tap_num)
+            picked = [
+                array.reshape(len(array), units.shape[1], regression.tap_num)[:, taps].reshape(shape)
+                for array in (rows[:, group], weight[group])
+            ]
+            flat, stacked = (array.transpose(0, 2, 1).reshape(-1, len(own)) for array in picked)
+            grams.append(Gram(own, moments(flat)[1], stacked.T @ stacked, target.weight))
         return grams
+
+
+def _folded(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return one unit per channel, and the channel's columns: a flattened map holds several columns of each unit.
+
+    Columns of one unit count as taps of one channel, int64 [C, T], where every unit has equally many of them.
+    """
+    own, counts = np.unique(units, return_counts=True)
+    if len(np.unique(counts)) > 1:
+        return units, np.arange(len(units))[:, None]
+    return own, np.argsort(units, kind="stable").reshape(len(own), -1)
 
 
 def _bias_place(node: ir.Node, facts: Facts) -> tuple[ir.Node, int] | None:
