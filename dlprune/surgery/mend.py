@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ..nodes import input_at, int_attribute
-from .surgeon import Shape, Surgeon, mends, set_ints
+from .surgeon import Shape, Surgeon, mends, patch_ints, set_ints
 
 
 @mends("Reshape")
@@ -28,7 +28,11 @@ def reshape(surgeon: Surgeon, node: ir.Node) -> None:
         entries[axis] = 0 if copies and surgeon.varies(node.inputs[0], axis) else -1  # type: ignore[arg-type]
     if entries.count(-1) <= 1:
         set_ints(surgeon, node, "shape", 1, entries, since=5)
-        surgeon.renew(node)
+    else:
+        patch_ints(
+            surgeon, node, "shape", 1, [None if axis in dynamic else wanted[axis] for axis in range(len(wanted))]
+        )
+    surgeon.renew(node)
 
 
 @mends("Squeeze")
@@ -48,9 +52,12 @@ def expand(surgeon: Surgeon, node: ir.Node) -> None:
         return
     aligned: Shape = (1,) * (len(wanted) - len(source)) + source
     entries = [1 if have == new else new for have, new in zip(aligned, wanted, strict=True)]
-    if not any(surgeon.varies(node.outputs[0], axis) for axis, entry in enumerate(entries) if entry != 1):
+    dynamic = [axis for axis, entry in enumerate(entries) if entry != 1 and surgeon.varies(node.outputs[0], axis)]
+    if not dynamic:
         set_ints(surgeon, node, "shape", 1, entries, since=8)
-        surgeon.renew(node)
+    elif len(surgeon.old.ints(input_at(node, 1)) or ()) == len(entries):
+        patch_ints(surgeon, node, "shape", 1, [None if axis in dynamic else e for axis, e in enumerate(entries)])
+    surgeon.renew(node)
 
 
 @mends("Resize")
@@ -62,4 +69,6 @@ def resize(surgeon: Surgeon, node: ir.Node) -> None:
     axes = [int(a) for a in node.attributes["axes"].as_ints()] if "axes" in node.attributes else range(len(wanted))
     if not any(surgeon.varies(node.outputs[0], axis) for axis in axes):
         set_ints(surgeon, node, "sizes", 3, [wanted[axis] for axis in axes], since=11)
-        surgeon.renew(node)
+    else:
+        patch_ints(surgeon, node, "sizes", 3, [None if surgeon.varies(node.outputs[0], a) else wanted[a] for a in axes])
+    surgeon.renew(node)

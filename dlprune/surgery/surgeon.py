@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -272,6 +273,19 @@ def set_ints(surgeon: Surgeon, node: ir.Node, name: str, index: int, values: lis
     if len(node.inputs) <= index:
         node.resize_inputs(index + 1)
     node.replace_input_with(index, surgeon.constant(f"{node.outputs[0].name}.{name}", np.array(values, np.int64)))
+
+
+def patch_ints(surgeon: Surgeon, node: ir.Node, name: str, index: int, values: Sequence[int | None]) -> None:
+    """Change some entries of an integer vector that the graph computes; None leaves an entry as it is computed."""
+    computed = node.inputs[index]
+    assert computed is not None
+    parts: list[ir.Value] = []
+    for kept, run in itertools.groupby(enumerate(values), key=lambda entry: entry[1] is None):
+        positions, literals = zip(*run, strict=True)
+        array = np.array(positions if kept else literals, np.int64)
+        part = surgeon.constant(f"{node.outputs[0].name}.{name}", array)
+        parts.append(surgeon.insert_before(node, "Gather", [computed, part], axis=0) if kept else part)
+    node.replace_input_with(index, surgeon.insert_before(node, "Concat", parts, axis=0))
 
 
 def _forget_shapes(model: ir.Model) -> None:

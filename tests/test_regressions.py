@@ -1,0 +1,43 @@
+"""Faults that random and damaged networks have brought to light, each as small as it gets."""
+
+from __future__ import annotations
+
+from exactness import assert_exact, assert_prunable, choose, masked, random_images, run
+from models import model
+
+from dlprune.analysis import analysis_of
+from dlprune.classifier import Classifier
+
+
+def test_a_computed_target_shape_keeps_the_entries_that_follow_the_image_size() -> None:
+    """Two open dimensions and a literal channel number: only the channel number may be written down anew."""
+    proto = model(
+        """<ir_version: 8, opset_import: ["" : 15]>
+        net (float[N,3,H,W] x) => (float[N,K] y)
+        <float[6,3,3,3] w, float[8,6,3] v, float[5,8] u, int64[1] c = {8}, int64[1] zero = {0}, int64[1] one = {1},
+         int64[1] two = {2}, int64[1] four = {4}, int64[3] flat = {0, 6, -1}> {
+          a = Conv<pads = [1,1,1,1]>(x, w)
+          ar = Relu(a)
+          f = Reshape(ar, flat)
+          l = Conv<pads = [1,1]>(f, v)
+          s = Shape(ar)
+          n = Slice(s, zero, one, zero)
+          hw = Slice(s, two, four, zero)
+          t = Concat<axis = 0>(n, c, hw)
+          m = Reshape(l, t)
+          g = GlobalAveragePool(m)
+          e = Flatten(g)
+          y = Gemm<transB = 1>(e, u)
+        }"""
+    )
+    classifier = Classifier.from_proto(proto)
+    classifier.set("image_height", (9,))
+    classifier.set("image_width", (7,))
+    assert_prunable(classifier)
+    structure = analysis_of(classifier).structure
+    gone = choose(structure, 0.5)
+    pruned = assert_exact(classifier, gone)
+    classifier.set("image_height", (12,))
+    images = random_images(classifier, 2)
+    expected = run(masked(classifier.model, structure, gone), images, "y")
+    assert abs(run(pruned.model, images, "y") - expected).max() < 1e-4
