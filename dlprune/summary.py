@@ -6,30 +6,12 @@ from collections import Counter
 
 import onnx_ir as ir
 
-
-def _weights(model: ir.Model) -> list[ir.Value]:
-    """Return the float initializers that training would change, without single numbers (clip bounds, factors)."""
-    statistics = {
-        value
-        for node in model.graph.all_nodes()
-        if node.op_type == "BatchNormalization"
-        for value in node.inputs[3:5]
-        if value is not None
-    }
-    return [
-        value
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if value not in statistics
-        and value.const_value is not None
-        and value.const_value.dtype.is_floating_point()
-        and value.const_value.size > 1
-    ]
+from dlprune.weights import trainable_weights
 
 
 def trainable_parameters(model: ir.Model) -> int:
     """Return the number of weights that training would change."""
-    return sum(value.const_value.size for value in _weights(model) if value.const_value is not None)
+    return sum(value.const_value.size for value in trainable_weights(model) if value.const_value is not None)
 
 
 def precision(model: ir.Model) -> str:
@@ -46,7 +28,7 @@ def precision(model: ir.Model) -> str:
 def summary(model: ir.Model) -> list[str]:
     """Return one line per layer (name; operator; output shape where the file tells it; weights), then the sum."""
     lines: list[str] = []
-    owned = set(_weights(model))
+    owned = set(trainable_weights(model))
     for node in model.graph:
         size = sum(
             value.const_value.size for value in {v for v in node.inputs if v in owned} if value.const_value is not None

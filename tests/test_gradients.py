@@ -196,7 +196,7 @@ def conv(draw: Draw) -> Case:
         attributes["dilations"] = [1] * rank
     x = normal(draw, draw(integers(1, 2)), group * draw(integers(1, 2)), *(draw(integers(5, 7)) for _ in range(rank)))
     w = normal(draw, group * draw(integers(1, 2)), x.shape[1] // group, *kernel)
-    return Case([x, w, normal(draw, w.shape[0])], attributes, wanted=(0, 2))
+    return Case([x, w, normal(draw, w.shape[0])], attributes, draw(st.sampled_from([(0, 2), (0, 1, 2), (1,)])))
 
 
 @case("ConvTranspose")
@@ -215,7 +215,8 @@ def conv_transpose(draw: Draw) -> Case:
         attributes["output_padding"] = [draw(integers(0, s - 1)) for s in strides]
     x = normal(draw, draw(integers(1, 2)), group * draw(integers(1, 2)), *(draw(integers(3, 4)) for _ in range(rank)))
     w = normal(draw, x.shape[1], draw(integers(1, 2)), *kernel)
-    return Case([x, w, normal(draw, w.shape[1] * group)], attributes, wanted=(0, 2))
+    bias = normal(draw, w.shape[1] * group)
+    return Case([x, w, bias], attributes, draw(st.sampled_from([(0, 2), (0, 1, 2), (1,)])))
 
 
 @case("Gemm")
@@ -517,17 +518,23 @@ def resize(draw: Draw) -> Case:
     return Case([x, None, None, sizes], attributes, opset=19)
 
 
+def weights(draw: Draw) -> tuple[int, ...]:
+    """Wanted inputs of a normalisation with scale and shift."""
+    return draw(st.sampled_from([(0,), (0, 1, 2), (1,), (2,)]))
+
+
 @case("BatchNormalization")
 def batch_normalization(draw: Draw) -> Case:
     shape = (2, *any_shape(draw, draw(integers(1, 3))))
     vectors = [normal(draw, shape[1]) for _ in range(3)]
-    return Case([normal(draw, *shape), *vectors, positive(draw, shape[1])], {"epsilon": 0.01})
+    return Case([normal(draw, *shape), *vectors, positive(draw, shape[1])], {"epsilon": 0.01}, weights(draw))
 
 
 @case("InstanceNormalization")
 def instance_normalization(draw: Draw) -> Case:
     shape = (2, draw(integers(1, 3)), draw(integers(2, 3)), 3)
-    return Case([normal(draw, *shape), normal(draw, shape[1]), normal(draw, shape[1])], {"epsilon": 0.01})
+    vectors = [normal(draw, shape[1]) for _ in range(2)]
+    return Case([normal(draw, *shape), *vectors], {"epsilon": 0.01}, weights(draw))
 
 
 @case("LayerNormalization")
@@ -535,14 +542,16 @@ def layer_normalization(draw: Draw) -> Case:
     axis = draw(st.sampled_from([-1, 1, 2]))
     shape = (2, 3, 4)
     tail = shape[axis:]
-    return Case([normal(draw, *shape), normal(draw, *tail), normal(draw, *tail)], {"axis": axis, "epsilon": 0.01})
+    vectors = [normal(draw, *tail) for _ in range(2)]
+    return Case([normal(draw, *shape), *vectors], {"axis": axis, "epsilon": 0.01}, weights(draw))
 
 
 @case("RMSNormalization")
 def rms_normalization(draw: Draw) -> Case:
     axis = draw(st.sampled_from([-1, 1]))
     shape = (2, 3, 4)
-    return Case([normal(draw, *shape), normal(draw, *shape[axis:])], {"axis": axis, "epsilon": 0.01}, opset=23)
+    wanted = draw(st.sampled_from([(0,), (0, 1), (1,)]))
+    return Case([normal(draw, *shape), normal(draw, *shape[axis:])], {"axis": axis, "epsilon": 0.01}, wanted, opset=23)
 
 
 @case("GroupNormalization")
@@ -551,7 +560,7 @@ def group_normalization(draw: Draw) -> Case:
     channels = groups * draw(integers(1, 3))
     x = normal(draw, 2, channels, 2, draw(integers(2, 3)))
     attributes = {"num_groups": groups, "epsilon": 0.01}
-    return Case([x, normal(draw, channels), normal(draw, channels)], attributes, opset=21)
+    return Case([x, normal(draw, channels), normal(draw, channels)], attributes, weights(draw), opset=21)
 
 
 @case("LRN")
@@ -587,6 +596,19 @@ def test_worst_error_is_small(capsys: pytest.CaptureFixture[str]) -> None:
         with capsys.disabled():
             print(f"\nworst relative gradient error of {len(WORST)} operators: {WORST[op_type]:.1e} ({op_type})")
         assert WORST[op_type] <= TOLERANCE
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_large_depthwise_kernels(op_type: str, multiplier: int, stride: int) -> None:
+    """Depthwise kernels of 16 positions and more have their own formula for the weight gradient."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 3, 9, 8)), rng.standard_normal((3 * multiplier, 1, 5, 4))
+    if op_type == "ConvTranspose":
+        w = w.reshape(3, multiplier, 5, 4)
+    attributes = {"group": 3, "strides": [stride, 1], "dilations": [1, 2], "pads": [2, 1, 0, 3]}
+    assert check(op_type, Case([x, w], attributes, wanted=(0, 1))) <= TOLERANCE
 
 
 # Whole graphs

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from dlprune.gradients.kernel import correlation, swapped
 from dlprune.gradients.rule import GradientError, Partials, Site, gradient
 from dlprune.gradients.window import Window, place, window_of
 
@@ -17,8 +18,11 @@ def conv(n: Site) -> Partials:
     shape, weight_shape = n.shape(0), n.shape(1)
     window = window_of(n, weight_shape[2:], shape[2:], n.out_shape()[2:])
     partials: dict[int, ir.Value] = {}
+    group = n.attr_int("group", 1)
     if n.wants(0):
-        partials[0] = input_gradient(n, window, n.attr_int("group", 1))
+        partials[0] = input_gradient(n, window, group)
+    if n.wants(1):
+        partials[1] = correlation(n, n.x, n.dy, (shape[1], weight_shape[0], group), window)
     if n.wants(2):
         partials[2] = n.op("ReduceSum", n.dy, [0, *range(2, len(shape))], keepdims=0)
     return partials
@@ -32,14 +36,15 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
     ONNX Runtime would compute the pads anew).
     """
     weight = n.array(1)
-    if window.unit_stride and weight is not None:
+    if window.unit_stride:
+        kernels = transposed(weight, group) if weight is not None else swapped(n, n.shape(1), group)
         before = [e - 1 - b for e, b in zip(window.extent, window.begin, strict=True)]
         after = [s - c + b + e - 1 for s, c, b, e in zip(*_lists(window), strict=True)]
         value = n.dy
         if min(before + after) < 0:
             value = place(n.writer, value, [min(0, v) for v in before], [min(0, v) for v in after])
         pads = [max(0, v) for v in before + after]
-        return n.op("Conv", value, transposed(weight, group), group=group, dilations=list(window.dilations), pads=pads)
+        return n.op("Conv", value, kernels, group=group, dilations=list(window.dilations), pads=pads)
     restored = [s + b - c for s, c, b, _ in zip(*_lists(window), strict=True)]
     end_pads = [max(0, -v) for v in restored]
     return n.op(
@@ -70,32 +75,45 @@ def transposed(weight: np.ndarray, group: int) -> np.ndarray:
 def conv_transpose(n: Site) -> Partials:
     """Slide the same kernels forward over dy."""
     partials: dict[int, ir.Value] = {}
+    window = _transpose_window(n)
+    group = n.attr_int("group", 1)
     if n.wants(0):
-        partials[0] = _forward(n)
+        partials[0] = _forward(n, window, group)
+    if n.wants(1):  # the convolution of dy would give x: the roles of image and field are swapped
+        partials[1] = correlation(n, n.dy, n.x, (n.out_shape()[1], n.shape(0)[1], group), window)
     if n.wants(2):
         partials[2] = n.op("ReduceSum", n.dy, [0, *range(2, len(n.shape(0)))], keepdims=0)
     return partials
 
 
-def _forward(n: Site) -> ir.Value:
+def _transpose_window(n: Site) -> Window:
+    """Return the window of the convolution that leads from dy back to the size of x."""
     size, out, kernel = n.shape(0)[2:], n.out_shape()[2:], n.shape(1)[2:]
     rank = len(size)
-    strides = n.attr_ints("strides", [1] * rank)
-    dilations = n.attr_ints("dilations", [1] * rank)
-    begin = _transpose_begin(n, size, out, kernel)
-    covered = [(i - 1) * s + d * (k - 1) + 1 for i, s, d, k in zip(size, strides, dilations, kernel, strict=True)]
-    after = [c - b - o for c, b, o in zip(covered, begin, out, strict=True)]
+    return Window(
+        size=tuple(out),
+        out=tuple(size),
+        kernel=tuple(kernel),
+        strides=tuple(n.attr_ints("strides", [1] * rank)),
+        dilations=tuple(n.attr_ints("dilations", [1] * rank)),
+        begin=tuple(_transpose_begin(n, size, out, kernel)),
+        end=(0,) * rank,
+    )
+
+
+def _forward(n: Site, window: Window, group: int) -> ir.Value:
+    after = [c - b - s for c, b, s in zip(window.covered, window.begin, window.size, strict=True)]
     value = n.dy
-    if min([*begin, *after], default=0) < 0:
-        value = place(n.writer, value, [min(0, v) for v in begin], [min(0, v) for v in after])
+    if min([*window.begin, *after], default=0) < 0:
+        value = place(n.writer, value, [min(0, v) for v in window.begin], [min(0, v) for v in after])
     return n.op(
         "Conv",
         value,
         n.input(1),
-        group=n.attr_int("group", 1),
-        strides=strides,
-        dilations=dilations,
-        pads=[max(0, v) for v in [*begin, *after]],
+        group=group,
+        strides=list(window.strides),
+        dilations=list(window.dilations),
+        pads=[max(0, v) for v in [*window.begin, *after]],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -13,18 +14,73 @@ from dlprune.gradients.rule import GradientError, Partials, Site, gradient
 
 @gradient("BatchNormalization")
 def batch_normalization(n: Site) -> Partials:
-    """Scale dy per channel; at inference the statistics are constant."""
+    """Scale dy per channel; in training mode the statistics of the batch depend on x as well."""
     if n.attr_int("training_mode", 0):
-        raise GradientError(n.node, "training mode is not supported")
+        return _of_batch(n)
+    partials: dict[int, ir.Value] = {}
+    if n.wants(0):
+        partials[0] = n.times(_factor(n))
+    if n.wants(1):
+        partials[1] = _per_channel(n, n.times(_normal_batch(n, n.input(3), n.input(4))))
+    if n.wants(2):
+        partials[2] = _per_channel(n, n.dy)
+    return partials
+
+
+def _factor(n: Site) -> np.ndarray | ir.Value:
+    """Return γ / √(variance + ε) as [1, C, 1, …]."""
     scale, variance = n.array(1), n.array(4)
     epsilon = n.attr_float("epsilon", 1e-5)
     columns = (1, -1, *([1] * (len(n.shape()) - 2)))
-    if scale is not None and variance is not None:
-        factor: np.ndarray | ir.Value = (scale / np.sqrt(variance.astype(np.float64) + epsilon)).reshape(columns)
-    else:
+    if variance is None:
         deviation = n.op("Sqrt", n.op("Add", n.input(4), epsilon))
-        factor = n.reshape(n.op("Div", n.input(1), deviation), columns)
-    return {0: n.times(factor)}
+        return n.reshape(n.op("Div", n.input(1), deviation), columns)
+    inverse = 1.0 / np.sqrt(variance.astype(np.float64) + epsilon)
+    if scale is None:
+        return n.reshape(n.op("Mul", n.input(1), inverse), columns)
+    return np.asarray(scale * inverse).reshape(columns)
+
+
+def _normal_batch(n: Site, mean: ir.Value, variance: ir.Value) -> ir.Value:
+    """Return (x − mean) / √(variance + ε)."""
+    ones, zeros = np.ones(n.shape()[1], np.float32), np.zeros(n.shape()[1], np.float32)
+    return n.op("BatchNormalization", n.x, ones, zeros, mean, variance, epsilon=n.attr_float("epsilon", 1e-5))
+
+
+def _per_channel(n: Site, value: ir.Value) -> ir.Value:
+    """Sum over all axes but the channels."""
+    return n.op("ReduceSum", value, [0, *range(2, len(n.shape()))], keepdims=0)
+
+
+def _of_batch(n: Site) -> Partials:
+    """With z = (x − mean) / √(variance + ε): dx = γ/√(…)·(dy − mean(dy) − z·mean(dy·z)).
+
+    The mean and variance are taken from outputs 1 and 2, which hold those of the batch where 'momentum' is 0.
+    """
+    if n.attr_float("momentum", 0.9) or len(n.node.outputs) < 3:
+        raise GradientError(n.node, "training mode needs momentum 0 and all outputs")
+    shape = n.shape()
+    mean, variance = n.node.outputs[1:3]
+    epsilon = n.attr_float("epsilon", 1e-5)
+    d_shift = _per_channel(n, n.dy)
+    d_scale = _per_channel(n, n.times(_normal_batch(n, mean, variance)))
+    partials = {1: d_scale, 2: d_shift}
+    if n.wants(0):
+        inverse = n.op("Reciprocal", n.op("Sqrt", n.op("Add", variance, epsilon)))
+        factor = n.op("Mul", n.input(1), inverse)
+        share = n.op("Mul", factor, -1.0 / (math.prod(shape) // shape[1]))
+        # One pass over x: a BatchNormalization with other scale and shift gives −γ/√(…)·(z·mean(dy·z) + mean(dy)).
+        along = n.op(
+            "BatchNormalization",
+            n.x,
+            n.op("Mul", share, d_scale),
+            n.op("Mul", share, d_shift),
+            mean,
+            variance,
+            epsilon=epsilon,
+        )
+        partials[0] = n.op("Add", n.times(n.reshape(factor, (1, -1, *([1] * (len(shape) - 2))))), along)
+    return partials
 
 
 @gradient("InstanceNormalization")
@@ -32,16 +88,30 @@ def instance_normalization(n: Site) -> Partials:
     """Standardised over space."""
     shape = n.shape()
     columns = (1, shape[1], *([1] * (len(shape) - 2)))
-    scaled = n.times(n.reshape(n.input(1), columns))
-    return {0: _standardized(n, n.x, scaled, list(range(2, len(shape))), n.attr_float("epsilon", 1e-5))}
+    normal = _normal(n, n.x, list(range(2, len(shape))))
+    partials: dict[int, ir.Value] = {}
+    if n.wants(0):
+        partials[0] = normal.back(n, n.times(n.reshape(n.input(1), columns)))
+    if n.wants(1):
+        partials[1] = _per_channel(n, n.times(normal.z))
+    if n.wants(2):
+        partials[2] = _per_channel(n, n.dy)
+    return partials
 
 
 @gradient("LayerNormalization")
 def layer_normalization(n: Site) -> Partials:
     """Standardised over the last axes."""
     rank = len(n.shape())
-    axes = list(range(n.attr_int("axis", -1) % rank, rank))
-    return {0: _standardized(n, n.x, n.times(n.input(1)), axes, n.attr_float("epsilon", 1e-5))}
+    normal = _normal(n, n.x, list(range(n.attr_int("axis", -1) % rank, rank)))
+    partials: dict[int, ir.Value] = {}
+    if n.wants(0):
+        partials[0] = normal.back(n, n.times(n.input(1)))
+    if n.wants(1):
+        partials[1] = n.unbroadcast(n.times(normal.z), 1)
+    if n.wants(2):
+        partials[2] = n.unbroadcast(n.dy, 2)
+    return partials
 
 
 @gradient("GroupNormalization")
@@ -50,13 +120,24 @@ def group_normalization(n: Site) -> Partials:
     shape = n.shape()
     batch, channels = shape[:2]
     groups = n.attr_int("num_groups", 1)
-    scale = n.input(1)
-    if n.opset < 21:  # one scale per group then, per channel since
-        scale = n.reshape(n.op("Expand", n.reshape(scale, (groups, 1)), [groups, channels // groups]), (channels,))
-    scaled = n.times(n.reshape(scale, (1, channels, *([1] * (len(shape) - 2)))))
+    per_group = n.opset < 21  # one scale per group then, per channel since
     rows = (batch, groups, math.prod(shape[1:]) // groups)
-    dx = _standardized(n, n.reshape(n.x, rows), n.reshape(scaled, rows), [2], n.attr_float("epsilon", 1e-5))
-    return {0: n.reshape(dx, shape)}
+    normal = _normal(n, n.reshape(n.x, rows), [2])
+    partials: dict[int, ir.Value] = {}
+    if n.wants(0):
+        scale = n.input(1)
+        if per_group:
+            expanded = n.op("Expand", n.reshape(scale, (groups, 1)), [groups, channels // groups])
+            scale = n.reshape(expanded, (channels,))
+        scaled = n.times(n.reshape(scale, (1, channels, *([1] * (len(shape) - 2)))))
+        partials[0] = n.reshape(normal.back(n, n.reshape(scaled, rows)), shape)
+    for index in (1, 2):
+        if n.wants(index):
+            total = _per_channel(n, n.times(n.reshape(normal.z, shape)) if index == 1 else n.dy)
+            if per_group:
+                total = n.op("ReduceSum", n.reshape(total, (groups, channels // groups)), [1], keepdims=0)
+            partials[index] = total
+    return partials
 
 
 @gradient("RMSNormalization")
@@ -67,21 +148,37 @@ def rms_normalization(n: Site) -> Partials:
     square = n.op("ReduceMean", n.op("Mul", n.x, n.x), axes)
     root = n.op("Sqrt", n.op("Add", square, n.attr_float("epsilon", 1e-5)))
     normal = n.op("Div", n.x, root)
-    scaled = n.times(n.input(1))
-    along = n.op("Mul", normal, n.op("ReduceMean", n.op("Mul", scaled, normal), axes))
-    return {0: n.op("Div", n.op("Sub", scaled, along), root)}
+    partials: dict[int, ir.Value] = {}
+    if n.wants(0):
+        scaled = n.times(n.input(1))
+        along = n.op("Mul", normal, n.op("ReduceMean", n.op("Mul", scaled, normal), axes))
+        partials[0] = n.op("Div", n.op("Sub", scaled, along), root)
+    if n.wants(1):
+        partials[1] = n.unbroadcast(n.times(normal), 1)
+    return partials
 
 
-def _standardized(n: Site, x: ir.Value, dy: ir.Value, axes: Sequence[int], epsilon: float) -> ir.Value:
-    """Return dx of z = (x − mean) / √(variance + ε) over some axes: (dy − mean(dy) − z·mean(dy·z)) / √(…)."""
+@dataclass(frozen=True)
+class Normal:
+    """z = (x − mean) / deviation over some axes, with deviation = √(variance + ε)."""
+
+    z: ir.Value
+    deviation: ir.Value
+    axes: list[int]
+
+    def back(self, n: Site, dz: ir.Value) -> ir.Value:
+        """Return dx: (dz − mean(dz) − z·mean(dz·z)) / deviation."""
+        along = n.op("Mul", self.z, n.op("ReduceMean", n.op("Mul", dz, self.z), self.axes))
+        rest = n.op("Sub", n.op("Sub", dz, n.op("ReduceMean", dz, self.axes)), along)
+        return n.op("Div", rest, self.deviation)
+
+
+def _normal(n: Site, x: ir.Value, axes: Sequence[int]) -> Normal:
     axes = list(axes)
     centred = n.op("Sub", x, n.op("ReduceMean", x, axes))
     variance = n.op("ReduceMean", n.op("Mul", centred, centred), axes)
-    deviation = n.op("Sqrt", n.op("Add", variance, epsilon))
-    z = n.op("Div", centred, deviation)
-    along = n.op("Mul", z, n.op("ReduceMean", n.op("Mul", dy, z), axes))
-    rest = n.op("Sub", n.op("Sub", dy, n.op("ReduceMean", dy, axes)), along)
-    return n.op("Div", rest, deviation)
+    deviation = n.op("Sqrt", n.op("Add", variance, n.attr_float("epsilon", 1e-5)))
+    return Normal(n.op("Div", centred, deviation), deviation, axes)
 
 
 @gradient("LRN")
