@@ -8,15 +8,12 @@ through that consumer alone, summed over space.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from dlprune.facts import gather_facts
@@ -24,13 +21,9 @@ from dlprune.gradients import Writer, differentiate
 from dlprune.gradients.reverse import Edge
 from dlprune.gradients.writer import shape_of
 from dlprune.lift import lift
+from dlprune.logits import before_softmax, keep_output
 from dlprune.simplify import simplify
-
-#: Operators between the class scores and the graph's output that only change the shape.
-_SHAPERS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout", "Cast"})
-_SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
-#: protobuf holds no larger message; larger models go to the session through files.
-_PROTOBUF_BYTES = 1_900_000_000
+from dlprune.staticsession import static_session
 
 _IMAGES, _LABELS, _UPSTREAM = "score/images", "score/labels", "score/upstream"
 
@@ -107,12 +100,12 @@ class ScoreGraph:
         self.upstream = upstream
         self._sizes = [len(consumer.units) for consumer in consumers]
         lifted = lift(model, {input_name: self.input_shape})
-        _keep_output(lifted.graph, output_name)
+        keep_output(lifted.graph, output_name)
         edges = _edges(lifted.graph, consumers)
         simplify(lifted, gather_facts(lifted, {input_name: self.input_shape}))
         self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges)
         self.model = lifted
-        self._session = _session(lifted, threads)
+        self._session = static_session(lifted, threads)
 
     @property
     def batch_size(self) -> int:
@@ -141,13 +134,6 @@ class ScoreGraph:
         for index, term in zip(self._scored, found, strict=True):
             terms[index] = term
         return Scores(tuple(terms), loss, logits)
-
-
-def _keep_output(graph: ir.Graph, output_name: str) -> None:
-    """Make the class output the graph's only one."""
-    output = next(value for value in graph.outputs if value.name == output_name)
-    graph.outputs.clear()
-    graph.outputs.append(output)
 
 
 def _edges(graph: ir.Graph, consumers: Sequence[Consumer]) -> list[tuple[int, Edge, int]]:
@@ -179,7 +165,7 @@ class _Assembly:
         """Write everything; return the indices of the consumers whose scores are outputs, in their order."""
         output = self._graph.outputs[0]
         self._graph.outputs.clear()
-        value = _before_softmax(output, self._batch)
+        value = before_softmax(output, self._batch)
         shape = shape_of(value)
         classes = math.prod(shape) // self._batch
         if shape[:1] != (self._batch,):
@@ -248,44 +234,3 @@ class _Assembly:
             product = self._writer.reshape(product, (self._batch, positions, channels))
             product = self._writer.op("ReduceSum", product, [1], keepdims=0)
         return product
-
-
-def _before_softmax(output: ir.Value, batch: int) -> ir.Value:
-    """Return the logits: the input of a final softmax over the classes, or the output itself."""
-    classes = math.prod(shape_of(output)) // batch
-    value: ir.Value | None = output
-    while value is not None:
-        node = value.producer()
-        if node is None or node.domain != "":
-            break
-        if node.op_type in _SOFTMAXES:
-            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
-            source = node.inputs[0]
-            if source is not None and shape_of(source)[axis] == classes and shape_of(source)[0] == batch:
-                return source
-            break
-        if node.op_type not in _SHAPERS:
-            break
-        value = node.inputs[0]
-    return output
-
-
-def _session(model: ir.Model, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    providers = ["CPUExecutionProvider"]
-    size = 0
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor):  # a model that comes as bytes has no folder to look into
-            value.const_value = ir.tensor(tensor.numpy(), name=value.name)
-        size += 0 if tensor is None else tensor.nbytes
-    if size < _PROTOBUF_BYTES:
-        return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=providers)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "score.onnx"
-        ir.save(model, path, external_data="score.data")
-        return ort.InferenceSession(str(path), options, providers=providers)

@@ -93,7 +93,7 @@ def _one_group_per_sample(
     before: list[int],
     after: list[int],
 ) -> ir.Value:
-    """Return depthwise kernels: each sample's field is a kernel that slides over its image; stride and dilation swap."""
+    """Return depthwise kernels: a sample's field slides over its image as a kernel; stride and dilation swap."""
     batch, image_channels, field_channels = sizes
     padded = [
         s + min(0, b) + min(0, c - b - s) for s, b, c in zip(window.size, window.begin, window.covered, strict=True)

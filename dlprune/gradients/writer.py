@@ -44,7 +44,8 @@ class Writer:
         names = {name for value in _values(graph) if (name := value.name)}
         while any(name.startswith(prefix) for name in names):
             prefix += "_"
-        self._prefix = prefix
+        #: Begins every name that this writer makes, and no other name of the graph.
+        self.prefix = prefix
         self._count = 0
         self._shared: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 
@@ -98,7 +99,7 @@ class Writer:
 
     def _name(self) -> str:
         self._count += 1
-        return f"{self._prefix}/{self._count}"
+        return f"{self.prefix}/{self._count}"
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:

@@ -1,0 +1,34 @@
+"""Sessions for graphs with static shapes that dlprune itself has written."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+import onnxruntime as ort
+
+#: protobuf holds no larger message; larger models go to the session through files.
+_PROTOBUF_BYTES = 1_900_000_000
+
+
+def static_session(model: ir.Model, threads: int) -> ort.InferenceSession:
+    """Return a session for a graph; `threads` 0 = as many as there are cores."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers = ["CPUExecutionProvider"]
+    size = 0
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):  # a model that comes as bytes has no folder to look into
+            value.const_value = ir.tensor(tensor.numpy(), name=value.name)
+        size += 0 if tensor is None else tensor.nbytes
+    if size < _PROTOBUF_BYTES:
+        return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=providers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "score.onnx"
+        ir.save(model, path, external_data="score.data")
+        return ort.InferenceSession(str(path), options, providers=providers)
