@@ -118,8 +118,8 @@ class ImageFiles:
         try:
             return read_image_file(self.paths[index])
         except Exception as error:  # Pillow's decoders raise almost anything on damaged files
-            reason = str(error).replace(repr(str(self.paths[index])), "it") or type(error).__name__
-            return Unreadable(self.names[index], reason)
+            unknown = type(error).__name__ == "UnidentifiedImageError"
+            return Unreadable(self.names[index], "it is no image" if unknown else str(error) or type(error).__name__)
 
 
 def read_image_file(path: str | os.PathLike[str]) -> Pixels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from dlprune.preprocessing import Preprocessing
 
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
 from .output import Output
-from .scoring import ScoringState, ScoringTask, score
+from .scoring import ScoringState, ScoringTask, interrupted, score
 from .setup import tell_skipped
 
 _NAMES: Final = ("before", "after")
@@ -52,11 +53,13 @@ def run(job: PruningJob, output: Output) -> None:
         for name, value in job.settings.items():
             ha.set_dl_pruning_param(state.pruning, name, value)
     score(task, state, job.state_file, output)
-    if job.resume is not None:
-        job.resume.unlink(missing_ok=True)
-
-    pruned = ha.gen_dl_pruned_model(job.model, state.pruning)
+    try:
+        pruned = ha.gen_dl_pruned_model(job.model, state.pruning)
+    except KeyboardInterrupt:
+        raise interrupted(task, state, job.state_file, signal.SIGINT) from None
     ha.write_dl_model(pruned, str(job.out))
+    if job.state_file is not None:
+        job.state_file.unlink(missing_ok=True)
     written = ha.read_dl_model(str(job.out))  # what counts is what is in the file
     classifiers = (unwrap_model(job.model, 1), unwrap_model(written, 1))
     evaluation = _evaluation(job, written, output)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-_MODEL, _PREPROCESSING, _OUTPUT = "Model", "Images", "Output"
+_MODEL, _PREPROCESSING, _PRUNING, _OUTPUT = "Model", "Images", "Pruning", "Output"
 
 ModelFile = Annotated[Path, typer.Argument(help="Classifier, an .onnx file.", metavar="MODEL", show_default=False)]
 ImagesPath = Annotated[
@@ -173,6 +173,73 @@ class ImageOptions:
             rich_help_panel=_PREPROCESSING,
         ),
     ] = False
+
+
+@dataclass(frozen=True)
+class PruningOptions:
+    """How kernels are chosen and what makes up for them: parameters of set_dl_pruning_param."""
+
+    compensation: Annotated[
+        Literal["least_squares", "bias", "none"],
+        typer.Option(
+            help="What makes up for removed kernels: the layers that read them are refitted on images, or only their "
+            "biases are, or nothing.",
+            rich_help_panel=_PRUNING,
+        ),
+    ] = "least_squares"
+    selection: Annotated[
+        Literal["auto", "reconstruction", "score"],
+        typer.Option(
+            help="What decides: the score and the error that a refit leaves, or the score alone. auto: the former "
+            "unless --compensation none.",
+            rich_help_panel=_PRUNING,
+        ),
+    ] = "auto"
+    normalization: Annotated[
+        Literal["sqrt_mean", "mean", "l2", "none"],
+        typer.Option(help="How scores of different layers are compared.", rich_help_panel=_PRUNING),
+    ] = "sqrt_mean"
+    max_layer_percentage: Annotated[
+        float | None,
+        typer.Option(
+            "--max-layer",
+            metavar="PERCENT",
+            min=0,
+            max=100,
+            help="No group of coupled layers loses more of its kernels. Default: percentage + 20 where the score alone "
+            "decides, else 100.",
+            rich_help_panel=_PRUNING,
+            show_default=False,
+        ),
+    ] = None
+    step_percentage: Annotated[
+        float,
+        typer.Option(
+            "--step",
+            metavar="PERCENT",
+            min=0.01,
+            max=100,
+            help="With compensation: remove so much at a time, then score again.",
+            rich_help_panel=_PRUNING,
+        ),
+    ] = 10
+    calibration_image_num: Annotated[
+        int,
+        typer.Option(
+            "--calibration-images",
+            metavar="NUMBER",
+            min=1,
+            help="With compensation: images to refit on; they stay in memory.",
+            rich_help_panel=_PRUNING,
+        ),
+    ] = 256
+
+    def settings(self, percentage: float) -> dict[str, str | float]:
+        """Return the parameters for create_dl_pruning."""
+        values = dataclasses.asdict(self)
+        if self.max_layer_percentage is None:
+            values["max_layer_percentage"] = "auto"
+        return {"percentage": percentage, **values}
 
 
 @dataclass(frozen=True)

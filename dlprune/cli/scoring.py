@@ -23,7 +23,9 @@ from dlprune.preprocessing import Preprocessing
 from .exits import StoppedError, StopSignal
 from .output import Output
 
-_SAVE_EVERY: Final = 60.0  # seconds
+#: Seconds between two states; where writing one takes long, a twentieth of the time may go into it.
+_SAVE_EVERY: Final = 60.0
+_SAVE_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def score(task: ScoringTask, state: ScoringState, state_file: Path | None, outpu
 
     Where the file fixes the batch size, images that do not fill a batch are left out (and where not even one batch is
     full, images are repeated); otherwise the last batch is smaller. On Ctrl-C or SIGTERM, and every minute, the state
-    goes to `state_file`, which is removed in the end.
+    goes to `state_file`.
 
     Raises StoppedError, ImagesError, HError.
     """
@@ -115,7 +117,7 @@ def score(task: ScoringTask, state: ScoringState, state_file: Path | None, outpu
     fixed = classifier.image is not None and classifier.image.batch is not None
     remaining = task.indices[state.position :]
     fingerprint = task.fingerprint() if state_file is not None else ""
-    saved = time.monotonic()
+    next_save = time.monotonic() + _SAVE_EVERY
     batch: list[ha.HHandle] = []
 
     def prepare(pixels: Pixels) -> tuple[Array, ...]:
@@ -136,11 +138,13 @@ def score(task: ScoringTask, state: ScoringState, state_file: Path | None, outpu
                 advance(position[index] + 1 - state.position)
                 state.position = position[index] + 1
                 batch = []
-                if state_file is not None and time.monotonic() - saved > _SAVE_EVERY:
+                start = time.monotonic()
+                if state_file is not None and start > next_save:
                     state.write(state_file, fingerprint)
-                    saved = time.monotonic()
+                    end = time.monotonic()
+                    next_save = end + max(_SAVE_EVERY, (end - start) / _SAVE_SHARE)
             if stop.received is not None:
-                raise _interrupted(state, len(task.indices), state_file, fingerprint, stop.received)
+                raise interrupted(task, state, state_file, stop.received)
         if batch and not fixed:
             ha.set_dl_model_param(task.model, "batch_size", len(batch))
             add(batch)
@@ -153,10 +157,9 @@ def score(task: ScoringTask, state: ScoringState, state_file: Path | None, outpu
         elif batch:
             output.note(f"{len(batch)} images do not fill a batch of {size}, which the model fixes; they are left out.")
         advance(len(task.indices) - state.position)
+        state.position = len(task.indices)
     if not state.batches:
         raise ImagesError("There is no readable image to score.")
-    if state_file is not None:
-        state_file.unlink(missing_ok=True)
 
 
 def _sample(image: Array, class_id: int) -> ha.HHandle:
@@ -166,14 +169,13 @@ def _sample(image: Array, class_id: int) -> ha.HHandle:
     return ha.from_python_dict(entries)
 
 
-def _interrupted(
-    state: ScoringState, total: int, state_file: Path | None, fingerprint: str, signal_number: int
-) -> StoppedError:
+def interrupted(task: ScoringTask, state: ScoringState, state_file: Path | None, signal_number: int) -> StoppedError:
+    """Write the state, if there is a place for it, and return the exception that tells how to go on."""
     if state_file is None:
         return StoppedError("Interrupted; nothing was written.", signal_number)
-    state.write(state_file, fingerprint)
+    state.write(state_file, task.fingerprint())
     return StoppedError(
-        f"Interrupted after {state.position} of {total} images; the scores so far are in {str(state_file)!r}. "
-        f"Go on with the same command and --resume {state_file}",
+        f"Interrupted after {state.position} of {len(task.indices)} images; the scores so far are in "
+        f"{str(state_file)!r}. Go on with the same command and --resume {state_file}",
         signal_number,
     )

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ..options import OutputOptions
+from ..options import OutputOptions, PruningOptions
 
 
 def demo(
+    pruning_options: PruningOptions,
     output_options: OutputOptions,
     percentage: Annotated[
         float,
@@ -56,7 +57,7 @@ def demo(
             indices=list(range(len(data))),
             test=test,
             test_indices=list(range(len(test))),
-            settings={"percentage": percentage},
+            settings=pruning_options.settings(percentage),
             out=out,
         ),
         Output(output_options),

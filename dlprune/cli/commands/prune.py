@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from ..options import BatchSize, ImageOptions, ImagesPath, ModelFile, ModelOptions, OutputOptions, Runs, Seed
+from ..options import (
+    BatchSize,
+    ImageOptions,
+    ImagesPath,
+    ModelFile,
+    ModelOptions,
+    OutputOptions,
+    PruningOptions,
+    Runs,
+    Seed,
+)
 
 _PRUNING = "Pruning"
 
@@ -19,6 +29,7 @@ def prune(
         Path,
         typer.Option("--out", "-o", metavar="FILE", help="The smaller model, an .onnx file.", rich_help_panel=_PRUNING),
     ],
+    pruning_options: PruningOptions,
     model_options: ModelOptions,
     image_options: ImageOptions,
     output_options: OutputOptions,
@@ -33,20 +44,6 @@ def prune(
             rich_help_panel=_PRUNING,
         ),
     ] = 10,
-    normalization: Annotated[
-        Literal["sqrt_mean", "mean", "l2", "none"],
-        typer.Option(help="How scores of different layers are compared.", rich_help_panel=_PRUNING),
-    ] = "sqrt_mean",
-    max_layer_percentage: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=100,
-            help="No group of coupled layers loses more. Default: percentage + 20.",
-            rich_help_panel=_PRUNING,
-            show_default=False,
-        ),
-    ] = None,
     test_images: Annotated[
         Path | None,
         typer.Option(
@@ -88,7 +85,7 @@ def prune(
     ] = None,
     runs: Runs = None,
 ) -> None:
-    """Remove the kernels that matter least to the images.
+    """Remove the kernels that matter least to the images, and refit what read them.
 
     Prints a table of the layers and of kernels, parameters, multiply-accumulates, file size, latency and accuracy
     before and after. Ctrl-C leaves a state file from which --resume goes on.
@@ -137,11 +134,7 @@ def prune(
             indices=to_score.nonzero()[0].tolist(),
             test=test,
             test_indices=held_out.nonzero()[0].tolist() if test is data else list(range(len(test))),
-            settings={
-                "percentage": percentage,
-                "normalization": normalization,
-                "max_layer_percentage": "auto" if max_layer_percentage is None else max_layer_percentage,
-            },
+            settings=pruning_options.settings(percentage),
             out=out,
             state_file=resume or out.with_name(out.name + ".state"),
             resume=resume,
