@@ -41,3 +41,22 @@ def test_a_computed_target_shape_keeps_the_entries_that_follow_the_image_size() 
     images = random_images(classifier, 2)
     expected = run(masked(classifier.model, structure, gone), images, "y")
     assert abs(run(pruned.model, images, "y") - expected).max() < 1e-4
+
+
+def test_a_chain_of_reshapes_that_ends_in_another_rank_is_no_channel_shuffle() -> None:
+    proto = model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[N,3,4,4] x) => (float[N,5] y)
+        <float[8,3,3,3] w, float[2,5] u, int64[6] s6 = {0, 2, 2, 2, 4, 4}, int64[4] s4 = {0, 2, 8, 8},
+         int64[3] s3 = {0, 2, 64}> {
+          a = Conv<pads = [1,1,1,1]>(x, w)
+          b = Reshape(a, s6)
+          c = Transpose<perm = [0,1,4,2,5,3]>(b)
+          d = Reshape(c, s4)
+          e = Reshape(d, s3)
+          f = Transpose<perm = [0,2,1]>(e)
+          g = MatMul(f, u)
+          y = ReduceMean<axes = [1], keepdims = 0>(g)
+        }"""
+    )
+    assert_prunable(Classifier.from_proto(proto))

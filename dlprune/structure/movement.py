@@ -72,8 +72,10 @@ def _shuffle(trace: Trace, node: ir.Node, source: Channels) -> bool:
             moved = moved.transpose(_permutation(link, moved.ndim))
         else:
             moved = moved.reshape(trace.shape(link.outputs[0]))
+    if moved.shape != shape:
+        return False
     order = moved[(0,) * axis + (slice(None),) + (0,) * (len(shape) - axis - 1)] // math.prod(shape[axis + 1 :])
-    if moved.shape != shape or not np.array_equal(moved, np.take(numbers.reshape(shape), order % shape[axis], axis)):
+    if not np.array_equal(moved, np.take(numbers.reshape(shape), order % shape[axis], axis)):
         return False
     result = chain[-1].outputs[0]
     inner = frozenset(link.outputs[0].name or "" for link in chain[:-1])
