@@ -34,12 +34,12 @@ def test_a_computed_target_shape_keeps_the_entries_that_follow_the_image_size() 
     classifier.set("image_height", (9,))
     classifier.set("image_width", (7,))
     assert_prunable(classifier)
-    structure = analysis_of(classifier).structure
-    gone = choose(structure, 0.5)
+    found = analysis_of(classifier)
+    gone = choose(found.structure, 0.5)
     pruned = assert_exact(classifier, gone)
     classifier.set("image_height", (12,))
     images = random_images(classifier, 2)
-    expected = run(masked(classifier.model, structure, gone), images, "y")
+    expected = run(masked(classifier.model, found.facts, found.structure, gone), images, "y")
     assert abs(run(pruned.model, images, "y") - expected).max() < 1e-4
 
 

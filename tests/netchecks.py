@@ -1,0 +1,379 @@
+"""What must hold for every classifier: the questions that the random nets are asked.
+
+python tests/netchecks.py 0 1000     # checks these nets and prints what is wrong
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from exactness import Mask, assert_sound, assert_valid, choose, masked
+from netgenerator import RandomNet, generate
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from reference import OPERATORS
+
+import dlprune as ha
+from dlprune.analysis import analysis_of, score_graph_of
+from dlprune.classifier import Classifier
+from dlprune.handle import unwrap
+from dlprune.model import unwrap_model
+from dlprune.pruningdata import PruningData
+from dlprune.selection import removable_kernels
+from dlprune.structure import CONVOLUTIONS, FIXED, Structure
+from dlprune.surgery import remove_units
+
+Logits = NDArray[np.float64]
+
+#: Allowed error of the logits, relative to the largest.
+TOLERANCE = 1e-4
+#: The same where both sides are computed in double precision.
+TOLERANCE64 = 1e-6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out for one net: its convolutions, those that can lose kernels, and how many those are."""
+
+    convolutions: int
+    prunable: int
+    removable_kernels: int
+
+
+def read(net: RandomNet) -> Classifier:
+    """Return the classifier; an image size that the file leaves open is set to the nominal one."""
+    classifier = Classifier.from_proto(net.proto)
+    if net.open_size:
+        classifier.set("image_height", (net.image_shape[2],))
+        classifier.set("image_width", (net.image_shape[3],))
+    assert classifier.is_classification, classifier.reason
+    return classifier
+
+
+def check_pruning(net: RandomNet) -> Outcome:
+    """Structure, exactness at a random percentage and at several sizes, validity; then the same once more."""
+    classifier = read(net)
+    structure = analysis_of(classifier).structure
+    convolutions = sum(node.op_type in CONVOLUTIONS for node in net.proto.graph.node)
+    assert len(structure.layers) == convolutions
+    assert_sound(structure)
+    removable = removable_kernels(structure)
+    prunable = sum(not layer.reason for layer in structure.layers)
+    assert (removable > 0) == (prunable > 0)
+    if removable:
+        rng = np.random.default_rng((net.seed, 1))
+        gone = choose(structure, rng.choice([1.0, rng.uniform(0.05, 0.95), rng.uniform(0.05, 0.95)]), net.seed)
+        pruned = check_exact(net, classifier, gone)
+        again = analysis_of(pruned).structure
+        assert_sound(again)
+        if removable_kernels(again):
+            check_exact(net, pruned, choose(again, rng.uniform(0.1, 1.0), net.seed + 1))
+    return Outcome(convolutions, prunable, removable)
+
+
+def check_exact(net: RandomNet, classifier: Classifier, gone: Mask) -> Classifier:
+    """Remove units; the result must be valid and equal the original with masked consumers, at other sizes too."""
+    found = analysis_of(classifier)
+    structure = found.structure
+    pruned = remove_units(classifier.model, found.facts, structure, gone, found.other_shapes)
+    assert_valid(pruned)
+    for layer in structure.layers:
+        kept = structure.kept(layer.output, gone)
+        assert kept is None or kept[1].any(), f"{layer.name} has lost all its kernels"
+    truth = masked(classifier.model, found.facts, structure, gone)
+    name = classifier.logits_name
+    batches = [(1, 1), (3, 1)] if net.open_batch else [(None, 1)]
+    batches += [(None, 2)] if net.open_size else []
+    _compare(truth, pruned, name, [net.images(*batch) for batch in batches], "masked consumers")
+    if net.zero_keeping:
+        quiet = silenced(classifier.model, structure, gone)
+        _compare(quiet, pruned, name, [net.images(*batches[0])], "silenced kernels")
+    return classifier.with_model(pruned)
+
+
+def silenced(model: ir.Model, structure: Structure, gone: Mask) -> ir.Model:
+    """Return a copy of a model in which every layer puts out zeros in place of the kernels that are gone."""
+    copy = model.clone()
+    for index, node in enumerate(list(copy.graph)):
+        kept = structure.kept(node.outputs[0].name or "", gone)
+        if node.op_type not in (*CONVOLUTIONS, "Gemm", "MatMul") or kept is None:
+            continue
+        axis, keep = kept
+        output = node.outputs[0]
+        shape = [1] * len(structure.tensors[output.name or ""].shape)
+        shape[axis] = len(keep)
+        mask = ir.Value(
+            name=f"quiet{index}",
+            shape=ir.Shape(shape),
+            type=ir.TensorType(ir.DataType.FLOAT),
+            const_value=ir.tensor(keep.reshape(shape).astype(np.float32), name=f"quiet{index}"),
+        )
+        copy.graph.register_initializer(mask)
+        product = ir.node("Mul", [output, mask], outputs=[ir.Value(name=f"quieted{index}")])
+        node.append(product)
+        for user, slot in list(output.uses()):
+            if user is not product:
+                user.replace_input_with(slot, product.outputs[0])
+    return copy
+
+
+def _compare(truth: ir.Model, pruned: ir.Model, name: str, batches: list[NDArray[np.float32]], what: str) -> None:
+    sessions = [_session(_with_output(model, name)) for model in (truth, pruned)]
+    for images in batches:
+        try:
+            expected = _run(sessions[0], images, name)
+        except Exception:
+            assert images.shape[2:] != batches[0].shape[2:], "the original does not run"
+            continue  # it does not run at this size either
+        found = _run(sessions[1], images, name)
+        error = _error(expected, found)
+        if error > TOLERANCE:
+            # Single precision may be at fault: let double precision decide.
+            expected, found = (run64(model, images, name) for model in (truth, pruned))
+            error = _error(expected, found)
+            assert error <= TOLERANCE64, f"{what}, shape {images.shape}: logits differ by {error:.2e}"
+
+
+def _error(expected: Logits, found: Logits) -> float:
+    assert expected.shape == found.shape
+    assert np.isfinite(expected).all(), "the logits of the original are not finite"
+    scale = float(np.abs(expected).max())
+    return float(np.abs(found - expected).max()) / (scale or 1.0) if np.isfinite(found).all() else math.inf
+
+
+def _with_output(model: ir.Model, name: str) -> ir.Model:
+    """Return a model, or a copy of it, that has a value among its outputs."""
+    if name in (value.name for value in model.graph.outputs):
+        return model
+    copy = model.clone()
+    value = next(output for node in copy.graph for output in node.outputs if output.name == name)
+    value.shape, value.type = None, ir.TensorType(ir.DataType.FLOAT)
+    copy.graph.outputs.append(value)
+    return copy
+
+
+def _session(model: ir.Model) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: ort.InferenceSession, images: NDArray[np.float32], name: str) -> Logits:
+    (found,) = session.run([name], {session.get_inputs()[0].name: images})
+    return np.asarray(found, np.float64)
+
+
+# --- double precision -------------------------------------------------------------------------------------------------
+
+
+class BatchNormalization(OpRun):
+    """Inference; ONNX's reference implementation trains before opset 14."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, bias, mean, var, epsilon=1e-5, momentum=0.9, training_mode=0):  # type: ignore[no-untyped-def]
+        view = (-1, *[1] * (x.ndim - 2))
+        factor = scale / np.sqrt(var + epsilon)
+        return (x * factor.reshape(view) + (bias - mean * factor).reshape(view),)
+
+
+_OPERATORS = [*OPERATORS, BatchNormalization]
+
+
+def run64(model: ir.Model, images: NDArray[np.float32], name: str) -> Logits:
+    """Return a value of a model, computed by ONNX's reference implementation in double precision."""
+    evaluator = ReferenceEvaluator(in_double(_with_output(model, name)), new_ops=_OPERATORS)
+    (found,) = evaluator.run([name], {model.graph.inputs[0].name: images.astype(np.float64)})
+    return np.asarray(found, np.float64)
+
+
+def in_double(model: ir.Model) -> onnx.ModelProto:
+    """Return a model in which every float is a double."""
+    proto = ir.to_proto(model)
+    for tensor in _tensors(proto):
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for value in [*proto.graph.input, *proto.graph.output]:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    del proto.graph.value_info[:]
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
+                attribute.i = onnx.TensorProto.DOUBLE
+    return proto
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    yield from proto.graph.initializer
+    for node in proto.graph.node:
+        yield from (attribute.t for attribute in node.attribute if attribute.type == onnx.AttributeProto.TENSOR)
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def check_operators(net: RandomNet, folder: Path) -> None:
+    """The five operators from file to file: scored, pruned, written, read again, applied."""
+    path = folder / "net.onnx"
+    path.write_bytes(net.proto.SerializeToString())
+    model = ha.read_dl_model(str(path))
+    images = net.images()
+    if net.open_size:
+        ha.set_dl_model_param(model, "image_dimensions", [images.shape[3], images.shape[2], images.shape[1]])
+    if net.open_batch:
+        ha.set_dl_model_param(model, "batch_size", len(images))
+    if not removable_kernels(analysis_of(unwrap_model(model, 1)).structure):
+        return
+    pruning = ha.create_dl_pruning(model, "oracle", ha.from_python_dict({"compensation": "none"}))
+    rng = np.random.default_rng((net.seed, 2))
+    percentage = int(rng.integers(10, 91))
+    ha.set_dl_pruning_param(pruning, "percentage", percentage)
+    ha.add_dl_pruning_batch(model, pruning, samples(net, images, rng))
+    pruned = ha.gen_dl_pruned_model(model, pruning)
+    assert ha.get_dl_pruning_param_s(pruning, "pruned_percentage") <= percentage
+    ha.write_dl_model(pruned, str(folder / "pruned.onnx"))
+    again = ha.read_dl_model(str(folder / "pruned.onnx"))
+    classifier = unwrap_model(model, 1)
+    gone = unwrap(pruning, "dl_pruning", PruningData, 2).removed
+    found = analysis_of(classifier)
+    truth = masked(classifier.model, found.facts, found.structure, gone)
+    _compare(truth, unwrap_model(again, 1).model, classifier.logits_name, [images], "after writing and reading")
+
+
+def samples(net: RandomNet, images: NDArray[np.float32], rng: np.random.Generator) -> list[ha.HHandle]:
+    """Return the images as sample dictionaries, all of them with a label or none."""
+    if net.proto.graph.input[0].name != "image_nhwc":
+        images = images.transpose(0, 2, 3, 1)
+    labelled, found = rng.random() < 0.7, []
+    for image in images:
+        sample = ha.create_dict()
+        ha.set_dict_object(np.ascontiguousarray(image), sample, "image")
+        if labelled:
+            ha.set_dict_tuple(sample, "image_label_id", int(rng.integers(2)))
+        found.append(sample)
+    return found
+
+
+def check_scores(net: RandomNet, directions: int = 3) -> float:
+    """Compare the score graph with central differences of the loss in double precision; return the worst error.
+
+    The score of a consumer's channel is the derivative of the sample's loss by a factor on what that consumer reads.
+    """
+    classifier = read(net)
+    images = net.images()
+    if net.open_batch:
+        classifier.set("batch_size", (len(images),))
+    consumers = analysis_of(classifier).structure.consumers
+    if not consumers:
+        return 0.0
+    rng = np.random.default_rng((net.seed, 3))
+    labels = rng.integers(0, classifier.class_num, len(images))
+    terms = score_graph_of(classifier).run(images, labels)
+    worst = 0.0
+    for index in rng.permutation(len(consumers))[:directions]:
+        consumer, term = consumers[index], terms[index].astype(np.float64)
+        direction = rng.standard_normal(term.shape[1]) * (consumer.units != FIXED)
+        loss = _Loss(classifier, index, labels)
+        step = 1e-6
+        slope = (loss(images, 1 + step * direction) - loss(images, 1 - step * direction)) / (2 * step)
+        error = float(np.abs(slope - term @ direction).max())
+        # The floor: what is left of the loss of a sample that is all but certain drowns in single precision.
+        worst = max(worst, error / max(np.abs(term).max() * math.sqrt(len(direction)), 1e-3))
+    return worst
+
+
+class _Loss:
+    """The cross-entropy of each sample as a function of factors on the channels that one consumer reads."""
+
+    def __init__(self, classifier: Classifier, index: int, labels: NDArray[np.int64]) -> None:
+        structure = analysis_of(classifier).structure
+        consumer = structure.consumers[index]
+        copy = classifier.model.clone()
+        node = next(n for n in copy.graph if n.outputs[0].name == consumer.output)
+        slot = next(i for i, v in enumerate(node.inputs) if v is not None and v.name == consumer.input)
+        factors = ir.Value(name="factors", type=ir.TensorType(ir.DataType.FLOAT))
+        rank = len(structure.tensors[consumer.input].shape)
+        self._shape = [1] * rank
+        self._shape[consumer.axis] = len(consumer.units)
+        factors.shape = ir.Shape(self._shape)
+        copy.graph.inputs.append(factors)
+        product = ir.node("Mul", [node.inputs[slot], factors], outputs=[ir.Value(name="scaled")])
+        node.prepend(product)
+        node.replace_input_with(slot, product.outputs[0])
+        self._name = classifier.logits_name
+        self._evaluator = ReferenceEvaluator(in_double(_with_output(copy, self._name)), new_ops=_OPERATORS)
+        self._input = classifier.input_name
+        self._labels = labels
+
+    def __call__(self, images: NDArray[np.float32], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        feeds = {self._input: images.astype(np.float64), "factors": factors.reshape(self._shape)}
+        (found,) = self._evaluator.run([self._name], feeds)
+        logits = found.reshape(len(images), -1)
+        top = logits.max(axis=1, keepdims=True)
+        logs = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+        return -logs[np.arange(len(images)), self._labels]
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def smallest(seed: int) -> RandomNet:
+    """Leave out building blocks of a net that fails as long as it still fails."""
+
+    def fails(skip: set[int]) -> bool:
+        try:
+            check_pruning(generate(seed, skip))
+        except Exception:
+            return True
+        return False
+
+    skip: set[int] = set()
+    for block in reversed(range(60)):
+        if fails({*skip, block}):
+            skip.add(block)
+    return generate(seed, skip)
+
+
+def main(first: int, last: int, scores: int = 0) -> None:
+    """Check a range of nets, and the scores of every so many."""
+    counts: Counter[str] = Counter()
+    for seed in range(first, last):
+        net = generate(seed)
+        try:
+            outcome = check_pruning(net)
+            counts["refused"] += not outcome.prunable
+            counts["convolutions"] += outcome.convolutions
+            counts["prunable"] += outcome.prunable
+            if scores and seed % scores == 0:
+                with tempfile.TemporaryDirectory() as folder:
+                    check_operators(net, Path(folder))
+                error = check_scores(net)
+                assert error < 1e-3, f"scores differ by {error:.1e}"
+        except Exception as error:
+            counts["failed"] += 1
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(where.filename).name}:{where.lineno}"
+            opset = net.proto.opset_import[0].version
+            text = " ".join(str(error).split())[:300]
+            print(f"{seed} opset {opset} {type(error).__name__} at {place}: {text} {net.blocks}", flush=True)
+    print(dict(counts))
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))
