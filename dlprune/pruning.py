@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .analysis import Analysis, analysis_of, score_graph_of
+from .analysis import Analysis, analysis_of
+from .calibration import Images, Labels
 from .classifier import Classifier
+from .criteria import Measured, Network, Scorer, Weighed
 from .dictionary import from_python_dict, unwrap_dict
 from .errors import (
     H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
@@ -22,10 +24,11 @@ from .handle import HHandle, new_handle, unwrap
 from .image import HObject
 from .lift import LiftError
 from .model import unwrap_model
+from .nodes import label
 from .pruningdata import PruningData
+from .quantised import quantised_node
 from .samples import read_batch
 from .scoregraph import ScoreGraphError
-from .scoring import unit_terms
 from .selection import Mask
 from .serialization import register_serializer
 from .steps import Plan, Stepper
@@ -44,7 +47,7 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     kernel), `mode` ('oracle': kernels are scored by what their removal does to the loss, to first order), `gen_param`
     ([] or a handle of type 'dict' whose keys are parameters of set_dl_pruning_param).
     Returns a handle of type 'dl_pruning'. It belongs to the architecture: any model of the same structure fits.
-    Raises HOperatorError 7981 (no convolution can be pruned; says why for each), 7912 (type 'generic'), 1302 (mode),
+    Raises HOperatorError 7981 (no convolution can be pruned; says why for each), 7912 (type 'generic', or quantised), 1302 (mode),
     7911/7914 (gen_param), 2404/2454 (handle).
     Source: HALCON operator create_dl_pruning.
 
@@ -58,6 +61,7 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     classifier = unwrap_model(dlmodel_handle, 1)
     settings: dict[str, HTuple] = {"mode": (to_str(mode, "mode", 2),), **_generic(gen_param)}
     classifier.require_classification("create_dl_pruning")
+    _refuse_quantised(classifier)
     data = PruningData.of(analysis_of(classifier))
     if not data.prunable_kernel_num:
         reasons = "; ".join(f"{layer.name!r}: {layer.reason}" for layer in data.layers[:8])
@@ -68,7 +72,19 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
         )
     for name, values in settings.items():
         data.set(name, values)
+    if isinstance(data.criterion, Weighed):
+        data.weighed = data.criterion.weigh(_network(classifier))
     return new_handle(SEM_TYPE, data)
+
+
+def _refuse_quantised(classifier: Classifier) -> None:
+    node = quantised_node(classifier.model)
+    if node is not None:
+        raise HOperatorError(
+            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+            f"This model is quantised ({label(node)}), and rounding has no gradient. Prune the model of floating-point "
+            "numbers that it was made from, then quantise the pruned one.",
+        )
 
 
 def _generic(gen_param: object) -> dict[str, HTuple]:
@@ -176,20 +192,24 @@ def add_dl_pruning_batch(
     classifier = unwrap_model(dlmodel_handle_to_prune, 1)
     data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
     classifier.require_classification("add_dl_pruning_batch")
-    structure = _fitting(classifier, data).structure
+    _fitting(classifier, data)
     batch = read_batch(dlsample_batch, classifier, 3, classifier.params.batch_size)
+    criterion = data.criterion
+    if isinstance(criterion, Weighed):
+        data.add_weighed(criterion.weigh(_network(classifier)), batch.images, batch.labels)
+        return
+    assert isinstance(criterion, Measured)
     try:
-        terms = score_graph_of(classifier).run(batch.images, batch.labels)
+        sums = _scorer(classifier, criterion)(batch.images, batch.labels, len(batch.images))
     except (GradientError, LiftError, ScoreGraphError) as error:
         raise _not_scorable(error) from error
-    scores = unit_terms(terms, structure.consumers, structure.unit_num)
-    if not np.isfinite(scores).all():
+    if not np.isfinite(sums).all():
         raise HOperatorError(
             H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
             "The gradients of this batch are not finite (overflow inside the network); nothing was added. "
             "Check that the images have the range that the model was trained with.",
         )
-    data.add(scores, batch.images, batch.labels)
+    data.add(sums, batch.images, batch.labels)
 
 
 def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle) -> HHandle:
@@ -221,11 +241,6 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     classifier.require_classification("gen_dl_pruned_model")
     _fitting(classifier, data)
     with data.lock:
-        if not data.count:
-            raise HOperatorError(
-                H_ERR_DL_PRUNING_WRONG_DATA,
-                "The pruning data holds no scores yet; call add_dl_pruning_batch with at least one batch first.",
-            )
         pruned, data.removed = _prune(classifier, data)
     return new_handle("dl_model", pruned)
 
@@ -234,7 +249,8 @@ def _plan(data: PruningData) -> Plan:
     settings = data.settings
     percentage = float(settings.percentage)
     share = settings.max_layer_percentage
-    by_score = settings.selection == "score" or (settings.selection == "auto" and settings.compensation == "none")
+    automatic = "score" if settings.compensation == "none" else data.criterion.selection
+    by_score = "score" in (settings.selection, automatic if settings.selection == "auto" else "")
     # Who chooses by the score alone needs a limit, or whole layers collapse; the remaining error needs none.
     margin = percentage + 20.0 if by_score else 100.0
     cap = 100.0 if percentage == 100 else margin if share == "auto" else float(share)
@@ -249,9 +265,12 @@ def _plan(data: PruningData) -> Plan:
 
 
 def _prune(classifier: Classifier, data: PruningData) -> tuple[Classifier, Mask]:
-    images, labels = data.calibration.arrays()
+    plan, criterion = _plan(data), data.criterion
+    images, labels = _images(classifier, data, plan)
     try:
-        result = Stepper(classifier, images, labels, data.scores()).run(_plan(data))
+        network = _network(classifier)
+        tally = criterion.measure(network, images, labels) if isinstance(criterion, Weighed) else data.tally()
+        result = Stepper(classifier, images, labels, criterion, tally).run(plan)
     except SurgeryError as error:
         raise HOperatorError(
             H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be pruned: {error}. It was left as it is."
@@ -261,6 +280,41 @@ def _prune(classifier: Classifier, data: PruningData) -> tuple[Classifier, Mask]
     pruned = classifier.with_model(result.model)
     pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
     return pruned, result.gone
+
+
+def _images(classifier: Classifier, data: PruningData, plan: Plan) -> tuple[Images, Labels]:
+    """Return the remembered images. Raises HOperatorError 7980 if there are none but some are needed."""
+    mode = data.settings.mode
+    if len(data.calibration):
+        return data.calibration.arrays()
+    if not isinstance(data.criterion, Weighed):
+        raise HOperatorError(
+            H_ERR_DL_PRUNING_WRONG_DATA,
+            "The pruning data holds no scores yet; call add_dl_pruning_batch with at least one batch first.",
+        )
+    if (plan.compensation, plan.selection) != ("none", "score"):
+        raise HOperatorError(
+            H_ERR_DL_PRUNING_WRONG_DATA,
+            f"Mode {mode!r} scores without images, but 'compensation' {plan.compensation!r} and 'selection' "
+            f"{plan.selection!r} work on images and the pruning data holds none; call add_dl_pruning_batch with at "
+            "least one batch, or set 'compensation' to 'none' for plain removal.",
+        )
+    return np.zeros(classifier.input_shape(1), np.float32), np.zeros(1, np.int64)  # only to try the result
+
+
+def _network(classifier: Classifier) -> Network:
+    return Network(classifier, analysis_of(classifier).structure, classifier.params.batch_size)
+
+
+def _scorer(classifier: Classifier, criterion: Measured) -> Scorer:
+    """Return a criterion's scorer for a classifier at its batch size and image size, made once for each."""
+    network = _network(classifier)
+    with classifier.lock:
+        key = ("scorer", criterion.mode, criterion.seed, network.shape)
+        if key not in classifier.derived:
+            classifier.derived[key] = criterion.scorer(network)
+        found: Scorer = classifier.derived[key]
+        return found
 
 
 def _not_scorable(error: Exception) -> HOperatorError:

@@ -15,13 +15,18 @@ from numpy.typing import NDArray
 from .analysis import Analysis
 from .calibration import Calibration, Images, Labels
 from .compensation.sweep import Method
-from .errors import H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, H_ERR_WIPV2, HOperatorError
+from .criteria import Criterion, Tally, Weighed, make_criterion, modes
+from .errors import (
+    H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM,
+    H_ERR_DL_PRUNING_WRONG_DATA,
+    H_ERR_WIPV2,
+    HOperatorError,
+)
 from .parameters import bad_value, choice, count, number, one, text
 from .selection import NORMALIZATIONS, removable_kernels
 from .structure import FIXED
 from .tuples import Element, HTuple
 
-MODES = ("oracle",)
 COMPENSATIONS = ("least_squares", "bias", "none")
 SELECTIONS = ("auto", "reconstruction", "score")
 
@@ -31,6 +36,7 @@ class Settings:
     """The settable parameters, by their names in set_dl_pruning_param."""
 
     mode: str = "oracle"
+    seed: int = 0
     percentage: int | float = 10
     normalization: str = "sqrt_mean"
     max_layer_percentage: int | float | str = "auto"
@@ -42,8 +48,8 @@ class Settings:
 
 def _mode(name: str, values: HTuple) -> str:
     mode = text(name, one(name, values))
-    if mode not in MODES:
-        possible = " and ".join(repr(m) for m in MODES)
+    if mode not in modes():
+        possible = ", ".join(repr(m) for m in modes())
         raise HOperatorError(H_ERR_WIPV2, f"The pruning mode {mode!r} is not known; possible are {possible}.")
     return mode
 
@@ -66,6 +72,7 @@ def _share(name: str, values: HTuple) -> int | float | str:
 
 _CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
     "mode": _mode,
+    "seed": lambda name, values: count(name, values, 0),
     "percentage": _percentage,
     "normalization": choice(*NORMALIZATIONS),
     "max_layer_percentage": _share,
@@ -95,8 +102,9 @@ class PruningData:
         layers: every convolution in graph order.
         kernels: kernels per unit, int64 [U].
         prunable_kernel_num: the most kernels that can leave.
-        sums: sum over samples of each unit's absolute score, float64 [U].
-        count: number of samples in `sums`.
+        sums: what the criterion has added up over samples, float64 […, U]; for 'oracle' each unit's absolute score.
+        count: number of samples that were added.
+        weighed: scores of a criterion that needs no samples, float64 [U], once it has seen a model.
         calibration: bounded sample of the scored images.
         removed: units that left in the last gen_dl_pruned_model, or None.
     """
@@ -107,6 +115,7 @@ class PruningData:
     prunable_kernel_num: int
     sums: NDArray[np.float64]
     count: int = 0
+    weighed: NDArray[np.float64] | None = None
     removed: NDArray[np.bool_] | None = None
     settings: Settings = field(default_factory=Settings)
     calibration: Calibration = field(default_factory=lambda: Calibration(Settings.calibration_image_num))
@@ -135,7 +144,13 @@ class PruningData:
             )
         checked = check(name, values)
         with self.lock:
+            if name == "mode" and checked != self.settings.mode:
+                self._require_empty(checked)
+            if name in ("mode", "seed") and checked != getattr(self.settings, name):
+                self.weighed = None
             setattr(self.settings, name, checked)
+            if name == "mode" and not self.count:
+                self.sums = self.criterion.start(len(self.kernels))
             self.calibration.resize(self.settings.calibration_image_num)
 
     def get(self, name: str) -> list[Element]:
@@ -151,20 +166,46 @@ class PruningData:
             H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, f"The parameter {name!r} is not known; possible are {known}."
         )
 
-    def add(self, terms: NDArray[np.float64], images: Images, labels: Labels) -> None:
-        """Add the signed scores of some samples, float64 [N, U], and remember some of the images."""
-        # Rounding to single precision first leaves the double-precision sum room to be exact, so that the order in
-        # which batches arrive does not show.
-        total = np.abs(terms).astype(np.float32).astype(np.float64).sum(axis=0)
+    def _require_empty(self, mode: str) -> None:
+        if self.count:
+            raise HOperatorError(
+                H_ERR_DL_PRUNING_WRONG_DATA,
+                f"The pruning data holds what mode {self.settings.mode!r} found on {self.count} samples, of no use for "
+                f"mode {mode!r}; choose the mode before the first batch, or create new pruning data.",
+            )
+
+    @property
+    def criterion(self) -> Criterion:
+        """The criterion behind 'mode'."""
+        return make_criterion(self.settings.mode, self.settings.seed)
+
+    def add(self, sums: NDArray[np.float64], images: Images, labels: Labels) -> None:
+        """Add what the criterion has found on some samples, float64 […, U], and remember some of the images."""
         with self.lock:
-            self.sums += total
-            self.count += len(terms)
+            self.sums += sums
+            self.count += len(images)
             self.calibration.add(images, labels)
 
-    def scores(self) -> NDArray[np.float64]:
-        """Return the mean absolute score of each unit, float64 [U]."""
+    def add_weighed(self, scores: NDArray[np.float64], images: Images, labels: Labels) -> None:
+        """Keep the scores of a criterion that needs no samples, float64 [U], and remember some images for later."""
         with self.lock:
-            return self.sums / max(self.count, 1)
+            self.weighed = scores
+            self.count += len(images)
+            self.calibration.add(images, labels)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there are scores."""
+        return self.weighed is not None if isinstance(self.criterion, Weighed) else self.count > 0
+
+    def tally(self) -> Tally:
+        """Return what the criterion has found so far."""
+        with self.lock:
+            return Tally(self.sums.copy(), self.count) if self.weighed is None else Tally(self.weighed, 1)
+
+    def scores(self) -> NDArray[np.float64]:
+        """Return the score of each unit, float64 [U]; for 'oracle' its mean absolute score."""
+        return self.criterion.scores(self.tally())
 
     @property
     def pruned_kernel_num(self) -> int:
@@ -178,7 +219,7 @@ class PruningData:
             gone = np.zeros(len(self.kernels) + 1, np.bool_) if removed is None else np.append(removed, False)
             infos = []
             for layer in self.layers:
-                own = np.append(scores, -1.0)[layer.units] if self.count else np.zeros(0)
+                own = np.append(scores, -1.0)[layer.units] if self.is_scored else np.zeros(0)
                 infos.append(
                     {
                         "name": layer.name,
@@ -204,6 +245,8 @@ class PruningData:
                 "settings": asdict(self.settings),
             }
             arrays: dict[str, Any] = {f"layer{i}": layer.units for i, layer in enumerate(self.layers)}
+            if self.weighed is not None:
+                arrays["weighed"] = self.weighed
             if self.removed is not None:
                 arrays["removed"] = self.removed
             if len(self.calibration):
@@ -226,12 +269,12 @@ class PruningData:
                 layers=layers,
                 kernels=arrays["kernels"],
                 prunable_kernel_num=head["prunable_kernel_num"],
-                sums=arrays["sums"],
-                count=head["count"],
+                sums=np.zeros(0),
                 removed=arrays.get("removed"),
             )
             for one_field in fields(Settings):
                 found.set(one_field.name, (head["settings"][one_field.name],))
+            found.sums, found.count, found.weighed = arrays["sums"], head["count"], arrays.get("weighed")
             if "images" in arrays:
                 found.calibration.add(arrays["images"], arrays["labels"])
         return found

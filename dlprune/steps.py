@@ -16,17 +16,15 @@ from .classifier import Classifier
 from .compensation.reference import Reference, look_up
 from .compensation.stages import batches
 from .compensation.sweep import Gram, Method, Outcome, Sweep
+from .criteria import Criterion, Network, Tally
 from .facts import gather_facts
 from .reconstruction import choose_by_reconstruction
-from .scoregraph import ScoreGraph
-from .scoring import unit_terms
-from .selection import Mask, choose_units, selection_values
+from .selection import Mask
 from .structure import FIXED, Structure
 from .surgery import remove_units
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
-Scores = NDArray[np.float64]
 Progress = Callable[[str, float], None]
 
 #: Images per run where the batch is free.
@@ -70,7 +68,8 @@ class Stepper:
         classifier: the original; it is not touched.
         images: calibration images, float32 [n, …] in the model's layout.
         labels: int64 [n], −1 = none.
-        scores: mean absolute score per unit over all images that were scored, float64 [U]; the first step uses them.
+        criterion: what scores the units.
+        tally: what it has found on all images that were scored; the first step uses it.
         progress: called with the name of what is done and the share done of it.
     """
 
@@ -79,12 +78,13 @@ class Stepper:
         classifier: Classifier,
         images: Images,
         labels: Labels,
-        scores: Scores,
+        criterion: Criterion,
+        tally: Tally,
         progress: Progress = lambda _name, _share: None,
     ) -> None:
         self._classifier = classifier
         self._analysis: Analysis = analysis_of(classifier)
-        self._images, self._scores = images, scores
+        self._images, self._criterion, self._tally = images, criterion, tally
         self._progress = progress
         image = classifier.image
         assert image is not None
@@ -104,18 +104,18 @@ class Stepper:
         original = self._analysis.structure
         gone = np.zeros(original.unit_num, np.bool_)
         if plan.compensation == "none" and plan.selection == "score":
-            chosen = self._choose(original, self._scores, [], plan, plan.budget)
+            chosen = self._choose(original, self._tally, [], plan, plan.budget)
             return Pruned(self._cut(self._classifier.model, original, chosen), chosen, Counter())
         reference = self._reference()
-        model, structure, scores = self._classifier.model, original, self._scores
+        model, structure, tally = self._classifier.model, original, self._tally
         outcome = self._sweep(model, structure, gone, reference, plan, first=True)
         steps = max(math.ceil(plan.budget / max(plan.step, 1)), 1)
         for step in range(steps):
             self._progress("prune", step / steps)
             budget = math.floor(plan.budget * (step + 1) / steps + 1e-9) - int(original.kernels[gone].sum())
             if step:
-                scores = self._rescore(model, structure)
-            chosen = self._choose(structure, scores, outcome.grams, plan, budget)
+                tally = self._rescore(model, structure)
+            chosen = self._choose(structure, tally, outcome.grams, plan, budget)
             if not chosen.any():
                 continue
             model = self._cut(model, structure, chosen)
@@ -128,13 +128,13 @@ class Stepper:
     def _decisions(self) -> Labels:
         """Return the original's own decisions: the targets of images without a label, also once kernels have gone."""
         parts = [self._classifier.logits(part) for part in batches(self._images, self._batch)]
-        return np.concatenate(parts)[: len(self._images)].argmax(axis=1)
+        decisions: Labels = np.concatenate(parts)[: len(self._images)].argmax(axis=1)
+        return decisions
 
-    def _choose(self, structure: Structure, scores: Scores, grams: list[Gram], plan: Plan, budget: int) -> Mask:
+    def _choose(self, structure: Structure, tally: Tally, grams: list[Gram], plan: Plan, budget: int) -> Mask:
         if plan.selection == "reconstruction":
-            return choose_by_reconstruction(structure, scores, grams, budget, plan.cap)
-        values = selection_values(structure, scores, plan.normalization)
-        return choose_units(structure, values, budget, plan.cap)
+            return choose_by_reconstruction(structure, self._criterion.scores(tally), grams, budget, plan.cap)
+        return self._criterion.choose(structure, tally, budget, plan.cap, plan.normalization)
 
     def _cut(self, model: ir.Model, structure: Structure, chosen: Mask) -> ir.Model:
         shapes = {self._classifier.input_name: self._shape(self._facts_batch)}
@@ -184,19 +184,7 @@ class Stepper:
             return Outcome()
         return sweep.run(self._feeds(), self._batch, method, with_grams=with_grams)
 
-    def _rescore(self, model: ir.Model, structure: Structure) -> Scores:
-        """Return the mean absolute scores of a pruned network on the calibration images."""
-        graph = ScoreGraph(
-            model,
-            self._classifier.input_name,
-            self._classifier.output_name,
-            self._shape(self._batch),
-            structure.consumers,
-        )
-        total = np.zeros(structure.unit_num)
-        left = len(self._images)
-        for images, labels in zip(batches(self._images, self._batch), batches(self._labels, self._batch), strict=True):
-            terms = unit_terms(graph.run(images, labels), structure.consumers, structure.unit_num)
-            total += np.abs(terms[:left]).sum(axis=0)
-            left -= self._batch
-        return total / len(self._images)
+    def _rescore(self, model: ir.Model, structure: Structure) -> Tally:
+        """Score a pruned network on the calibration images."""
+        network = Network(self._classifier.with_model(model), structure, self._batch)
+        return self._criterion.measure(network, self._images, self._labels)
