@@ -94,6 +94,33 @@ def look_up(
     return Reference(targets, shortcuts)
 
 
+def fit_order(model: ir.Model) -> dict[ir.Node, int]:
+    """Return a topological order in which the longer of two branches that meet comes last.
+
+    The last one is fitted to what the others leave to be desired, and the longer one has more weights to do so.
+    """
+    depth: dict[ir.Node, int] = {}
+    for node in model.graph:
+        depth[node] = 1 + max((depth[p] for p in _producers(node) if p in depth), default=0)
+    order: dict[ir.Node, int] = {}
+    ends = [output.producer() for output in model.graph.outputs]
+    for root in [*(end for end in ends if end is not None), *model.graph]:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            waiting = [p for p in _producers(node) if p not in order]
+            if node in order or not waiting:
+                stack.pop()
+                order.setdefault(node, len(order))
+            else:
+                stack.append(min(waiting, key=depth.__getitem__))
+    return order
+
+
+def _producers(node: ir.Node) -> list[ir.Node]:
+    return [p for value in node.inputs if value is not None and (p := value.producer()) is not None]
+
+
 def gather(stages: Stages, name: str, regression: Regression, positions: NDArray[np.int64]) -> Array:
     """Return the rows of an output-shaped tensor at some positions, float32 [n·r, O]."""
     parts, start = [], 0

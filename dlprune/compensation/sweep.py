@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..facts import Facts
 from ..nodes import input_at
 from ..structure import Consumer, Structure
-from .reference import Reference, Target, gather
+from .reference import Reference, Target, fit_order, gather
 from .ridge import Fit, moments, refit
 from .rows import Regression
 from .stages import Stages
@@ -92,7 +92,7 @@ class Sweep:
     ) -> Outcome:
         """Run all calibration images through the network once, refitting on the way."""
         nodes = {node.outputs[0].name or "": node for node in self._model.graph}
-        order = {node: position for position, node in enumerate(self._model.graph)}
+        order = fit_order(self._model)
         consumers = sorted(
             (c for c in self._structure.consumers if c.output in self._reference.targets),
             key=lambda c: order[nodes[c.output]],

@@ -1,0 +1,412 @@
+"""Compensation: the regression view of a consumer, the refit, the choice that knows it, and the operators with it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import model
+
+import dlprune as ha
+from dlprune.calibration import Calibration
+from dlprune.classifier import Classifier
+from dlprune.compensation.reference import fit_order
+from dlprune.compensation.ridge import RIDGE, refit
+from dlprune.compensation.rows import Regression
+from dlprune.compensation.sweep import Gram
+from dlprune.facts import gather_facts
+from dlprune.handle import new_handle
+from dlprune.model import unwrap_model
+from dlprune.reconstruction import choose_by_reconstruction
+from dlprune.structure import Structure
+
+RNG = np.random.default_rng(7)
+
+RESIDUAL = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[N,3,8,8] x) => (float[N,5] y)
+<float[8,3,3,3] w1, float[8] b1, float[8,8,3,3] w2, float[8] s2, float[8] t2, float[8] m2, float[8] var2,
+ float[8,8,3,3] w3, float[12,8,1,1] w4, float[12,5] w5, float[5] b5>
+{
+  a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+  ar = Relu(a)
+  c = Conv<pads = [1,1,1,1]>(ar, w2)
+  cn = BatchNormalization(c, s2, t2, m2, var2)
+  cr = Relu(cn)
+  d = Conv<pads = [1,1,1,1]>(cr, w3)
+  e = Add(d, ar)
+  f = Conv(e, w4)
+  fr = Relu(f)
+  g = GlobalAveragePool(fr)
+  h = Flatten(g)
+  m = MatMul(h, w5)
+  y = Add(m, b5)
+}"""
+
+
+def residual() -> Classifier:
+    return Classifier.from_proto(model(RESIDUAL))
+
+
+def operators(classifier: Classifier, **parameters: object) -> tuple[ha.HHandle, ha.HHandle]:
+    """Return model and pruning handle, batch size 4."""
+    handle = new_handle("dl_model", classifier)
+    ha.set_dl_model_param(handle, "batch_size", 4)
+    pruning = ha.create_dl_pruning(handle, "oracle", [])
+    for name, value in parameters.items():
+        ha.set_dl_pruning_param(pruning, name, value)  # type: ignore[arg-type]
+    return handle, pruning
+
+
+def samples(count: int, seed: int = 0) -> list[ha.HHandle]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for index in range(count):
+        image = ha.himage_from_numpy_array(rng.standard_normal((8, 8, 3)).astype(np.float32))
+        found.append(ha.from_python_dict({"image": image, "image_label_id": index % 5}))
+    return found
+
+
+def logits(handle: ha.HHandle, images: np.ndarray) -> np.ndarray:
+    return unwrap_model(handle, 1).logits(images)
+
+
+def batches(items: list[ha.HHandle], size: int = 4) -> list[list[ha.HHandle]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    op=st.sampled_from(["Conv", "ConvTranspose"]),
+    group=st.sampled_from([1, 2]),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    pads=st.tuples(*[st.integers(0, 2)] * 4),
+    auto=st.sampled_from(["", "SAME_UPPER", "SAME_LOWER", "VALID"]),
+)
+def test_rows_times_weights_are_the_outputs_of_a_convolution(op, group, kernel, stride, dilation, pads, auto):
+    if auto.startswith("SAME"):
+        dilation = (1, 1)  # ONNX Runtime does not dilate together with automatic padding
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)] * 2
+    if op == "ConvTranspose":
+        auto = ""
+        pads = tuple(min(p, r) for p, r in zip(pads, reach, strict=True))
+    padding = f', auto_pad = "{auto}"' if auto else f", pads = {list(pads)}"
+    shape = [6, 4 // group, *kernel] if op == "Conv" else [4, 6 // group, *kernel]
+    attributes = f"group = {group}, strides = {list(stride)}, dilations = {list(dilation)}{padding}"
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    net (float[2,4,7,9] x) => (float[N,C,H,W] y) <float{shape} w, float[6] b> {{ y = {op}<{attributes}>(x, w, b) }}"""
+    _check_rows(text, np.asarray((2, 4, 7, 9)))
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("net (float[2,6] x) => (float[2,3] y) <float[6,3] w, float[3] b> { y = Gemm(x, w, b) }", (2, 6)),
+        (
+            "net (float[2,6] x) => (float[2,3] y) <float[3,6] w, float[3] b> "
+            "{ y = Gemm<transB = 1, alpha = 0.5>(x, w, b) }",
+            (2, 6),
+        ),
+        ("net (float[2,5,6] x) => (float[2,5,3] y) <float[6,3] w, float[1] b> { y = MatMul(x, w) }", (2, 5, 6)),
+        (
+            "net (float[2,4,9] x) => (float[2,6,9] y) <float[6,4,3] w, float[6] b> { y = Conv<pads=[1,1]>(x, w, b) }",
+            (2, 4, 9),
+        ),
+        (
+            "net (float[2,4,5,5,5] x) => (float[2,6,3,3,3] y) <float[6,4,3,3,3] w, float[6] b> { y = Conv(x, w, b) }",
+            (2, 4, 5, 5, 5),
+        ),
+    ],
+)
+def test_rows_times_weights_are_the_outputs_of_other_consumers(text, shape):
+    _check_rows('<ir_version: 8, opset_import: ["" : 17]>\n' + text, np.asarray(shape))
+
+
+def _check_rows(text: str, shape: np.ndarray) -> None:
+    proto = model(text)
+    net = ir.from_proto(proto)
+    facts = gather_facts(net, {"x": tuple(int(d) for d in shape)})
+    node = next(node for node in net.graph)
+    if facts.shape("y") is None or 0 in (facts.shape("y") or ()):
+        return  # the padding asks for more than the image holds; such a node has no output
+    x = RNG.standard_normal(shape).astype(np.float32)
+    y = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0]
+    regression = Regression(node, facts, 2)
+    chosen = np.tile(np.arange(regression.positions), (2, 1))
+    weight = regression.weight(facts.const("w"))
+    rows = regression.inputs(x, 2, chosen)
+    found = np.einsum("rgk,gok->rgo", rows, weight).reshape(len(rows), -1)
+    if node.op_type != "MatMul":
+        found = found + facts.const("b")
+    np.testing.assert_allclose(found, regression.outputs(y, 2, chosen), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(regression.weight_array(weight, facts.const("w")), facts.const("w"))
+
+
+def test_refit_is_the_closed_form_of_ridge_regression():
+    x = RNG.standard_normal((500, 6)).astype(np.float32) + 1
+    y = (x @ RNG.standard_normal((6, 3)) + RNG.standard_normal((500, 3)) * 0.1).astype(np.float32)
+    old = RNG.standard_normal((3, 6))
+    fit = refit(x, y, old, 5)
+    xc, yc = x - x.mean(0, dtype=float), y - y.mean(0, dtype=float)
+    ridge = RIDGE * np.mean(np.sum(xc**2, axis=0))
+    expected = old + np.linalg.solve(xc.T @ xc + ridge * np.eye(6), xc.T @ (yc - xc @ old.T)).T
+    np.testing.assert_allclose(fit.weight, expected, rtol=1e-6)
+    np.testing.assert_allclose((x @ fit.weight.T + fit.bias).mean(0), y.mean(0), atol=1e-5)
+    assert fit.method == "least_squares"
+
+
+@pytest.mark.parametrize("rows", [8, 40])
+def test_refit_with_few_rows_keeps_the_weights_where_noise_is_all_there_is(rows):
+    x = RNG.standard_normal((rows, 50)).astype(np.float32)
+    old = RNG.standard_normal((4, 50))
+    y = (x @ old.T + 3 * RNG.standard_normal((rows, 4)) + 2).astype(np.float32)
+    fit = refit(x, y, old, 1)
+    test = RNG.standard_normal((4000, 50))
+    error = np.mean((test @ (fit.weight - old).T) ** 2)
+    assert error < 3.0  # least squares without a check would reach the noise of the targets, 9, or far more
+    assert np.isfinite(fit.bias).all()
+
+
+def test_refit_is_never_worse_than_a_matched_bias_on_its_rows():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((60, rng.integers(2, 90))).astype(np.float32)
+        y = rng.standard_normal((60, 3)).astype(np.float32) + x[:, :1]
+        old = rng.standard_normal((3, x.shape[1]))
+        fit = refit(x, y, old, 3)
+        by_bias = y - x @ old.T
+        by_bias -= by_bias.mean(0)
+        assert np.mean((x @ fit.weight.T + fit.bias - y) ** 2) <= np.mean(by_bias**2) * (1 + 1e-9)
+
+
+def _structure(units: int) -> Structure:
+    every = np.arange(units)
+    return Structure(
+        layers=(),
+        kernels=np.ones(units, np.int64),
+        features=np.zeros(units, np.int64),
+        groups=np.zeros(units, np.int64),
+        consumers=(),
+        tensors={},
+        constraints=(every,),
+        whole_groups={},
+        shuffles={},
+    )
+
+
+def test_choice_by_reconstruction_equals_refitting_after_each_removal():
+    x = RNG.standard_normal((400, 8)) @ RNG.standard_normal((8, 8))
+    weight = RNG.standard_normal((5, 8))
+    scores = RNG.uniform(0.5, 2.0, 8)
+    gram = Gram(np.arange(8), x.T @ x / len(x), weight.T @ weight, 0.7)
+    gone = choose_by_reconstruction(_structure(8), scores, [gram], 4)
+
+    ridge = 1e-3 * np.trace(gram.inputs) / 8
+    system = gram.inputs + ridge * np.eye(8)
+    left, current = list(range(8)), weight.copy()
+    removed = []
+    for _ in range(4):
+        costs = {}
+        for unit in left:
+            rest = [u for u in left if u != unit]
+            # The refit of the rest to the current outputs, and the error that it leaves.
+            step = np.linalg.solve(system[np.ix_(rest, rest)], system[np.ix_(rest, [unit])]) @ current[:, [unit]].T
+            schur = system[unit, unit] - system[unit, rest] @ np.linalg.solve(
+                system[np.ix_(rest, rest)], system[rest, unit]
+            )
+            costs[unit] = (scores[unit] * np.sqrt(0.7 * schur * np.sum(current[:, unit] ** 2)), rest, step)
+        unit = min(costs, key=lambda u: costs[u][0])
+        _, rest, step = costs[unit]
+        current[:, rest] += step.T
+        left = rest
+        removed.append(unit)
+    assert sorted(removed) == np.flatnonzero(gone).tolist()
+
+
+def test_choice_by_reconstruction_prefers_a_copy_of_another_channel():
+    x = RNG.standard_normal((300, 6))
+    x[:, 4] = x[:, 1]
+    weight = RNG.standard_normal((4, 6))
+    gram = Gram(np.arange(6), x.T @ x / len(x), weight.T @ weight, 1.0)
+    gone = choose_by_reconstruction(_structure(6), np.ones(6), [gram], 1)
+    assert np.flatnonzero(gone).tolist() in ([1], [4])
+
+
+def test_the_longer_of_two_branches_that_meet_is_fitted_last():
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,1,1] w1, float[4,4,1,1] w2, float[4,3,1,1] w3> {
+      a = Conv(x, w1)
+      ar = Relu(a)
+      main = Conv(ar, w2)
+      short = Conv(x, w3)
+      y = Add(main, short)
+    }"""
+    order = [node.outputs[0].name for node in fit_order(ir.from_proto(model(text)))]
+    assert order == ["short", "a", "ar", "main", "y"]
+
+
+def test_calibration_keeps_the_same_images_in_whatever_order_they_come():
+    images = RNG.standard_normal((40, 3, 4, 4)).astype(np.float32)
+    labels = np.arange(40)
+    first, second, third = Calibration(10), Calibration(10), Calibration(10)
+    first.add(images, labels)
+    order = RNG.permutation(40)
+    second.add(images[order], labels[order])
+    third.add(images[:20], labels[:20])
+    other = Calibration(10)
+    other.add(images[20:], labels[20:])
+    third.merge(other)
+    for candidate in (second, third):
+        for a, b in zip(first.arrays(), candidate.arrays(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert len(first) == 10
+
+
+def test_calibration_counts_equal_images_once():
+    sample = Calibration(10)
+    image = np.ones((1, 3, 4, 4), np.float32)
+    sample.add(image, np.array([1]))
+    sample.add(image, np.array([1]))
+    assert len(sample) == 1
+
+
+@pytest.mark.parametrize("compensation", ["least_squares", "bias", "none"])
+@pytest.mark.parametrize("selection", ["auto", "reconstruction", "score"])
+def test_every_way_of_pruning_removes_what_was_asked_for(compensation, selection):
+    handle, pruning = operators(residual(), compensation=compensation, selection=selection, percentage=40)
+    for batch in batches(samples(16)):
+        ha.add_dl_pruning_batch(handle, pruning, batch)
+    pruned = ha.gen_dl_pruned_model(handle, pruning)
+    removed = ha.get_dl_pruning_param_s(pruning, "pruned_percentage")
+    assert 30 < removed <= 40
+    assert ha.get_dl_model_param_s(pruned, "num_trainable_params") < ha.get_dl_model_param_s(
+        handle, "num_trainable_params"
+    )
+
+
+def test_nothing_removed_changes_nothing():
+    handle, pruning = operators(residual(), percentage=0)
+    ha.add_dl_pruning_batch(handle, pruning, samples(4))
+    pruned = ha.gen_dl_pruned_model(handle, pruning)
+    images = RNG.standard_normal((4, 3, 8, 8)).astype(np.float32)
+    np.testing.assert_allclose(logits(pruned, images), logits(handle, images), rtol=1e-6)
+
+
+def test_removing_silent_kernels_changes_nothing():
+    proto = model(RESIDUAL)
+    for tensor in proto.graph.initializer:
+        if tensor.name in ("w2", "s2", "t2"):
+            array = np.frombuffer(tensor.raw_data, np.float32).reshape(tuple(tensor.dims)).copy()
+            array[[1, 3, 6]] = 0
+            tensor.raw_data = array.tobytes()
+    handle, pruning = operators(Classifier.from_proto(proto), percentage=12)
+    for batch in batches(samples(16)):
+        ha.add_dl_pruning_batch(handle, pruning, batch)
+    pruned = ha.gen_dl_pruned_model(handle, pruning)
+    info = {ha.get_dict_tuple_s(one, "name"): one for one in ha.get_dl_pruning_layer_info(pruning)}
+    gone = [kernel for one in info.values() for kernel in ha.get_dict_tuple(one, "pruned_kernel_ids")]
+    assert set(gone) <= {1, 3, 6}
+    assert gone
+    images = RNG.standard_normal((4, 3, 8, 8)).astype(np.float32)
+    np.testing.assert_allclose(logits(pruned, images), logits(handle, images), rtol=1e-4, atol=1e-5)
+
+
+def test_least_squares_stays_closer_to_the_original_than_bias_and_bias_closer_than_nothing():
+    images = np.random.default_rng(99).standard_normal((64, 3, 8, 8)).astype(np.float32)
+    errors = {}
+    for method in ("least_squares", "bias", "none"):
+        # In one step the same kernels leave whatever the compensation.
+        wanted = {"compensation": method, "selection": "score", "step_percentage": 100, "percentage": 40}
+        handle, pruning = operators(residual(), **wanted)
+        for batch in batches(samples(64)):
+            ha.add_dl_pruning_batch(handle, pruning, batch)
+        pruned = ha.gen_dl_pruned_model(handle, pruning)
+        errors[method] = float(np.mean((logits(pruned, images) - logits(handle, images)) ** 2))
+    assert errors["least_squares"] < errors["bias"] < errors["none"]
+
+
+def _pruned_bytes(order: list[int], threads: int) -> bytes:
+    handle, pruning = operators(residual(), percentage=40, calibration_image_num=20)
+    parts = batches(samples(32))
+    pending = iter([parts[index] for index in order])
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                batch = next(pending, None)
+            if batch is None:
+                return
+            ha.add_dl_pruning_batch(handle, pruning, batch)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return unwrap_model(ha.gen_dl_pruned_model(handle, pruning), 1).to_bytes()
+
+
+def test_the_result_does_not_depend_on_the_order_of_batches_or_on_threads():
+    expected = _pruned_bytes(list(range(8)), 1)
+    for order in itertools.islice(itertools.permutations(range(8)), 5000, 5002):
+        assert _pruned_bytes(list(order), 1) == expected
+    assert _pruned_bytes(list(range(8)), 3) == expected
+
+
+def test_a_serialized_handle_remembers_scores_images_and_settings():
+    handle, pruning = operators(residual(), percentage=40)
+    for batch in batches(samples(16)):
+        ha.add_dl_pruning_batch(handle, pruning, batch)
+    copy = ha.deserialize_handle(ha.serialize_handle(pruning))
+    first, second = ha.gen_dl_pruned_model(handle, pruning), ha.gen_dl_pruned_model(handle, copy)
+    assert unwrap_model(first, 1).to_bytes() == unwrap_model(second, 1).to_bytes()
+    assert ha.get_dl_pruning_param(copy, "pruned_percentage") == ha.get_dl_pruning_param(pruning, "pruned_percentage")
+
+
+def test_the_original_is_not_touched():
+    handle, pruning = operators(residual(), percentage=40)
+    before = unwrap_model(handle, 1).to_bytes()
+    ha.add_dl_pruning_batch(handle, pruning, samples(4))
+    ha.gen_dl_pruned_model(handle, pruning)
+    assert unwrap_model(handle, 1).to_bytes() == before
+
+
+def test_images_without_labels_serve_as_well():
+    handle, pruning = operators(residual(), percentage=40)
+    unlabelled = samples(8)
+    for sample in unlabelled:
+        ha.remove_dict_key(sample, "image_label_id")
+    for batch in batches(unlabelled):
+        ha.add_dl_pruning_batch(handle, pruning, batch)
+    ha.gen_dl_pruned_model(handle, pruning)
+    assert ha.get_dl_pruning_param_s(pruning, "pruned_kernel_num") > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("compensation", "magic", 7914),
+        ("compensation", 1, 1203),
+        ("selection", "best", 7914),
+        ("step_percentage", 0, 7914),
+        ("step_percentage", 101, 7914),
+        ("step_percentage", "x", 1203),
+        ("calibration_image_num", 0, 7914),
+        ("calibration_image_num", 2.5, 1203),
+    ],
+)
+def test_wrong_parameters_of_compensation_are_refused_and_change_nothing(name, value, code):
+    _, pruning = operators(residual())
+    before = ha.get_dl_pruning_param(pruning, name)
+    with pytest.raises(ha.HOperatorError) as caught:
+        ha.set_dl_pruning_param(pruning, name, value)
+    assert caught.value.error_code == code
+    assert ha.get_dl_pruning_param(pruning, name) == before
