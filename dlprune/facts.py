@@ -8,12 +8,15 @@ when somebody asks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
+
+from .skeleton import skeleton
 
 Shape = tuple[int, ...]
 
@@ -26,6 +29,8 @@ _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 _FLOAT_SHAPE_DATA = frozenset({"Resize", "Upsample", "Range"})
+#: Operators that onnx defines by a function and has no shape inference for; their output is like their first input.
+_SHAPE_KEEPING = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 
 
 class Facts:
@@ -42,6 +47,8 @@ class Facts:
         self._values: dict[str, np.ndarray | None] = {}
         self._folds: dict[str, ir.Node] = {}  # name of a constant that is not evaluated yet → the node that makes it
         self._initializers: dict[str, ir.Value] = {}
+        self._branches: dict[str, tuple[ir.DataType, Shape]] = {}  # outputs of control flow
+        self._sizes: dict[str, int] = {}  # name of a dynamic dimension of an input → its size
 
     def shape(self, value: ir.Value | str) -> Shape | None:
         """Return the concrete shape of a tensor, or None where it is unknown."""
@@ -110,12 +117,16 @@ class Facts:
                 if array is None:
                     return unknown
                 feeds[value.name or ""] = array
-        try:
-            return self._run(node, feeds)
-        except Exception:  # a constant that its reference implementation refuses stays unknown, whatever the reason
-            return unknown
+        model = self._alone(node, feeds)
+        for run in (_by_reference, _by_runtime):  # the reference knows every type, the runtime every version
+            try:
+                found = iter(run(model, feeds))
+                return [np.asarray(next(found)) if output.name else None for output in node.outputs]
+            except Exception:  # a constant that cannot be computed stays unknown, whatever the reason
+                continue
+        return unknown
 
-    def _run(self, node: ir.Node, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+    def _alone(self, node: ir.Node, feeds: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         proto = ir.to_proto(node)
         graph = onnx.helper.make_graph(
             [proto],
@@ -127,14 +138,16 @@ class Facts:
             [onnx.helper.make_empty_tensor_value_info(o) for o in proto.output if o],
         )
         opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._opsets.items()]
-        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=self._ir_version)
-        found = iter(ReferenceEvaluator(model).run(None, dict(feeds)))
-        return [np.asarray(next(found)) if name else None for name in proto.output]
+        return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=self._ir_version)
 
     def add_input(self, value: ir.Value, shape: Shape) -> None:
         """Record the shape of a graph input."""
-        if value.dtype is not None:
-            self._types[_name(value)] = (value.dtype, shape)
+        if value.dtype is None:
+            return
+        self._types[_name(value)] = (value.dtype, shape)
+        for dim, size in zip(value.shape or (), shape, strict=False):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+                self._sizes[dim.value] = size
 
     def add_initializer(self, value: ir.Value) -> None:
         """Record a weight."""
@@ -155,14 +168,50 @@ class Facts:
         foldable = (
             node.op_type not in _RANDOM
             and all(v is None or self.is_const(v) for v in node.inputs)
-            and not any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+            and not _has_branches(node)
             and node.domain in ("", "ai.onnx")
         )
-        for name, known in self._infer(node).items():
-            self._types[name] = known
+        inferred = self._infer(node)
+        for output in node.outputs:
+            name = _name(output)
+            known = inferred.get(name) or self._declared(output)
+            if known is not None:
+                self._types[name] = known
         if foldable:
             for output in node.outputs:
                 self._folds[output.name or ""] = node
+
+    def _declared(self, value: ir.Value) -> tuple[ir.DataType, Shape] | None:
+        """Return what the file says of a tensor that comes from an operator without shape inference."""
+        if _name(value) in self._branches:
+            return self._branches[_name(value)]
+        if value.dtype is None or value.shape is None or not value.name:
+            return None
+        dims = [dim if isinstance(dim, int) else self._sizes.get(dim.value or "") for dim in value.shape]
+        known = tuple(dim for dim in dims if dim is not None)
+        return (value.dtype, known) if len(known) == len(dims) else None
+
+    def add_control_flow(self, model: ir.Model) -> None:
+        """Let ONNX look into the branches of control flow, which needs the whole graph."""
+        proto = skeleton(model)
+        for value in proto.graph.input:
+            known = self._types.get(value.name)
+            if known is not None:
+                value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, int(known[0]), known[1]))
+        try:
+            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except Exception:  # as in _infer
+            return
+        for value in inferred.graph.value_info:
+            found = _tensor_type(value.type, self._sizes)
+            if found is not None:
+                self._branches[value.name] = found
+
+    def add_type(self, value: ir.Value, other: Facts) -> None:
+        """Take over element type and shape of a tensor that is the same in another graph."""
+        known = other._types.get(_name(value))
+        if known is not None:
+            self._types.setdefault(_name(value), known)
 
     def _set_value(self, value: ir.Value, array: np.ndarray) -> None:
         self._values[_name(value)] = array
@@ -170,6 +219,9 @@ class Facts:
 
     def _infer(self, node: ir.Node) -> dict[str, tuple[ir.DataType, Shape]]:
         domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain == "" and node.op_type in _SHAPE_KEEPING and node.inputs and node.inputs[0] is not None:
+            kept = self._types.get(_name(node.inputs[0]))
+            return {} if kept is None else {_name(node.outputs[0]): kept}
         try:
             schema = onnx.defs.get_schema(node.op_type, self._opsets.get(domain, 1), domain)
         except onnx.defs.SchemaError:
@@ -203,6 +255,19 @@ class Facts:
         return known
 
 
+def _by_reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequence[Any]:
+    return list(ReferenceEvaluator(model).run(None, dict(feeds)))
+
+
+def _by_runtime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequence[Any]:
+    import onnxruntime as ort  # takes long, and few constants need it
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(feeds)))
+
+
 def gather_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
     """Find the shape, element type and (on demand) constant value of every tensor of a model.
 
@@ -212,6 +277,8 @@ def gather_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
             where it is static, else they stay unknown.
     """
     facts = first_facts(model, input_shapes)
+    if any(_has_branches(node) for node in model.graph):
+        facts.add_control_flow(model)
     for node in model.graph:
         facts.add_node(node)
     return facts
@@ -259,15 +326,20 @@ def _amended(
     return amended
 
 
-def _tensor_type(proto: onnx.TypeProto) -> tuple[ir.DataType, Shape] | None:
+def _tensor_type(proto: onnx.TypeProto, sizes: Mapping[str, int] | None = None) -> tuple[ir.DataType, Shape] | None:
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = []
     for dim in proto.tensor_type.shape.dim:
-        if not dim.HasField("dim_value") or dim.dim_value < 0:
+        size = int(dim.dim_value) if dim.HasField("dim_value") else (sizes or {}).get(dim.dim_param, -1)
+        if size < 0:
             return None
-        dims.append(int(dim.dim_value))
+        dims.append(size)
     return ir.DataType(proto.tensor_type.elem_type), tuple(dims)
+
+
+def _has_branches(node: ir.Node) -> bool:
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
 
 
 def _int(node: ir.Node, name: str, default: int) -> int:

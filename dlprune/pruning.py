@@ -47,8 +47,8 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     kernel), `mode` ('oracle': kernels are scored by what their removal does to the loss, to first order), `gen_param`
     ([] or a handle of type 'dict' whose keys are parameters of set_dl_pruning_param).
     Returns a handle of type 'dl_pruning'. It belongs to the architecture: any model of the same structure fits.
-    Raises HOperatorError 7981 (no convolution can be pruned; says why for each), 7912 (type 'generic', or quantised), 1302 (mode),
-    7911/7914 (gen_param), 2404/2454 (handle).
+    Raises HOperatorError 7981 (no convolution can be pruned; says why for each), 7912 (type 'generic', or quantised),
+    1302 (mode), 7911/7914 (gen_param), 2404/2454 (handle).
     Source: HALCON operator create_dl_pruning.
 
     Example:

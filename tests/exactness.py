@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dlprune import onnxfile
 from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
+from dlprune.facts import Facts
 from dlprune.selection import choose_units, removable_kernels
 from dlprune.structure import FIXED, Structure
 from dlprune.surgery import remove_units
@@ -24,7 +25,7 @@ from dlprune.surgery import remove_units
 Mask = NDArray[np.bool_]
 
 
-def masked(model: ir.Model, structure: Structure, gone: Mask) -> ir.Model:
+def masked(model: ir.Model, facts: Facts, structure: Structure, gone: Mask) -> ir.Model:
     """Return a copy of a model in which every consumer reads zeros in place of the units that are gone."""
     copy = model.clone()
     nodes = {node.outputs[0].name: node for node in copy.graph if node.outputs}
@@ -38,7 +39,8 @@ def masked(model: ir.Model, structure: Structure, gone: Mask) -> ir.Model:
         assert value is not None
         shape = [1] * len(structure.tensors[consumer.input].shape)
         shape[consumer.axis] = len(keep)
-        dtype = _dtype(model, structure)
+        dtype = facts.dtype(value)
+        assert dtype is not None
         tensor = ir.tensor(keep.reshape(shape).astype(dtype.numpy()), name=f"mask{index}")
         mask = ir.Value(name=f"mask{index}", shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)
         copy.graph.register_initializer(mask)
@@ -46,12 +48,6 @@ def masked(model: ir.Model, structure: Structure, gone: Mask) -> ir.Model:
         node.prepend(product)
         node.replace_input_with(slot, product.outputs[0])
     return copy
-
-
-def _dtype(model: ir.Model, structure: Structure) -> ir.DataType:
-    """Return the float type that the network computes in."""
-    weights = {v.dtype for v in model.graph.initializers.values() if v.shape is not None and len(v.shape) > 2}
-    return ir.DataType.FLOAT16 if weights == {ir.DataType.FLOAT16} else ir.DataType.FLOAT
 
 
 def run(model: ir.Model, images: NDArray[np.float32], output: str) -> NDArray[np.float64]:
@@ -105,7 +101,7 @@ def assert_exact(classifier: Classifier, gone: Mask, rtol: float = 1e-4) -> Clas
     """Remove units and compare with the masked original, also at another batch size; return the pruned classifier."""
     found = analysis_of(classifier)
     structure = found.structure
-    truth = masked(classifier.model, structure, gone)
+    truth = masked(classifier.model, found.facts, structure, gone)
     pruned = remove_units(classifier.model, found.facts, structure, gone, found.other_shapes)
     assert_valid(pruned)
     assert classifier.image is not None

@@ -1,7 +1,8 @@
 """Channel provenance: which kernels exist, which only leave together, and why others stay."""
 
 from . import elementwise, mixing, movement, normalization
-from .result import CONVOLUTIONS, FIXED, Consumer, Layer, Structure, TensorUnits, analyse
+from .result import FIXED, Consumer, Layer, Structure, TensorUnits, analyse
+from .trace import CONVOLUTIONS
 
 __all__ = [
     "CONVOLUTIONS",

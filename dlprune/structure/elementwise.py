@@ -27,20 +27,6 @@ def unary(trace: Trace, node: ir.Node) -> None:
         trace.put(output, source)
 
 
-@moves("QuantizeLinear", "DequantizeLinear")
-def quantize(trace: Trace, node: ir.Node) -> None:
-    """Per-tensor scales let ids pass; a scale per channel would have to be cut as well and is left alone."""
-    scale_shape = None if node.inputs[1] is None else trace.facts.shape(node.inputs[1])
-    if scale_shape is None or int(np.prod(scale_shape)) != 1:
-        trace.give_up(node, f"{label(node)} has a scale per channel")
-        return
-    source = trace.of(node.inputs[0])
-    if source is None or any(trace.of(value) is not None for value in node.inputs[1:]):
-        trace.give_up(node, f"{label(node)} takes its parameters from the data")
-        return
-    trace.put(node.outputs[0], source)
-
-
 @moves(
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual "
     "Max Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor"

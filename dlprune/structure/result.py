@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from ..facts import Facts
 from ..nodes import label
 from .channels import Shape
-from .trace import Making, Shuffle, Trace
+from .trace import CONVOLUTIONS, Making, Shuffle, Trace
 from .units import Ids
 
 #: Unit index of a channel position that never leaves.
 FIXED = -1
-
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
 
 @dataclass(frozen=True)
@@ -223,10 +221,10 @@ def _layer(trace: Trace, making: Making, units: Ids, constraints: tuple[Ids, ...
     reason = ""
     if not free:
         fixed = making.ids[own == FIXED]
-        if len(fixed):
-            reason = trace.sets.reason(int(fixed[0]))
-        elif len(own) == 1:
+        if len(own) == 1:
             reason = "it has one kernel only, and one must stay"
+        elif len(fixed):
+            reason = trace.sets.reason(int(fixed[0]))
         else:
             reason = "its kernels can only leave all together, and one must stay"
     return Layer(making.node.name or label(making.node), _output(making.node), own, reason)

@@ -9,9 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ..facts import Facts
-from ..nodes import is_standard, label, subgraphs
+from ..nodes import int_attribute, is_standard, label, subgraphs
 from .channels import Channels, Shape, settle
 from .units import DATA, ChannelSets, Ids
+
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
 Rule = Callable[["Trace", ir.Node], None]
 
@@ -139,10 +141,24 @@ class Trace:
         for value in node.inputs:
             self.hold(value, reason)
             self.hold_channel_numbers(value, reason)
+        if is_standard(node) and node.op_type in CONVOLUTIONS:
+            kernels = self._kernel_number(node)
+            self.makings.append(Making(node, self.sets.fresh(kernels)))
+            self.sets.hold(self.makings[-1].ids, reason)
         for output in node.outputs:
             shape = self.facts.shape(output)
             if shape is not None:
                 self.put(output, Channels.plain(shape))
+
+    def _kernel_number(self, node: ir.Node) -> int:
+        """Return the number of kernels of a convolution that is left alone, as far as it can be told; at least 1."""
+        weight, output = node.inputs[1], self.facts.shape(node.outputs[0])
+        if output is not None and len(output) > 1:
+            return output[1]
+        shape = None if weight is None else self.facts.shape(weight)
+        if shape is None or len(shape) < 2:
+            return 1
+        return shape[0] if node.op_type == "Conv" else shape[1] * int_attribute(node, "group", 1)
 
     def hold_channel_numbers(self, value: ir.Value | None, reason: str) -> None:
         """Hold the tensors whose channel number a constant was computed from (`x / Shape(x)[1]` changes its value)."""

@@ -46,14 +46,13 @@ def matmul(surgeon: Surgeon, node: ir.Node) -> None:
 
 @cuts("GroupNormalization")
 def group_normalization(surgeon: Surgeon, node: ir.Node) -> None:
-    """Whole groups leave: their number and their parameters (before opset 21 one per group, then one per channel)."""
+    """Whole groups leave. One scale and shift per channel: ONNX has withdrawn the form of opset 18."""
     keep, groups = surgeon.keep(node.outputs[0], 1), int_attribute(node, "num_groups", 1)
     if keep is None:
         return
-    left = keep.reshape(groups, -1)[:, 0]
-    node.attributes["num_groups"] = ir.AttrInt64("num_groups", int(left.sum()))
+    node.attributes["num_groups"] = ir.AttrInt64("num_groups", int(keep.reshape(groups, -1)[:, 0].sum()))
     for index in (1, 2):
-        surgeon.cut(node, index, {0: left if opset(surgeon.model) < 21 else keep})
+        surgeon.cut(node, index, {0: keep})
 
 
 @cuts("BatchNormalization InstanceNormalization")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
 
 from ..facts import Facts, first_facts, gather_facts
-from ..nodes import label, opset
+from ..nodes import int_attribute, label, opset
 from ..structure import Structure
 
 Shape = tuple[int, ...]
@@ -102,7 +102,10 @@ class Surgeon:
             if node.graph is None:
                 return  # another one has taken its place
         self.new.add_node(node)
-        if changed and not self.fits(node):
+        if not changed:
+            for output in node.outputs:
+                self.new.add_type(output, self.old)
+        elif not self.fits(node):
             rule = _MENDS.get(node.op_type)
             if rule is not None:
                 rule(self, node)
@@ -183,16 +186,52 @@ class Surgeon:
             return
         key = (value.name or "", b"".join(bytes([axis]) + keep.tobytes() for axis, keep in wanted.items()))
         if key not in self._cut:
-            self._cut[key] = self._filled(node, value, wanted) or self._sliced(value, wanted)
+            self._cut[key] = (
+                self._filled(node, value, wanted)
+                or self._dequantised(node, value, wanted)
+                or self._sliced(node, value, wanted)
+            )
         node.replace_input_with(index, self._cut[key])
 
-    def _sliced(self, value: ir.Value, keeps: Mapping[int, Keep]) -> ir.Value:
+    def _sliced(self, node: ir.Node, value: ir.Value, keeps: Mapping[int, Keep]) -> ir.Value:
         array = self.old.const(value)
         if array is None:
             raise SurgeryError(f"the constant '{value.name}' cannot be computed")
+        if not self._is_lasting(value, array):
+            for axis, keep in keeps.items():
+                picked = self.constant(f"{value.name}.picked", np.flatnonzero(keep))
+                value = self.insert_before(node, "Gather", [value, picked], axis=axis)
+            return value
         for axis, keep in keeps.items():
             array = np.compress(keep, array, axis=axis)
         return self.constant(f"{value.name}.kept", array)
+
+    def _is_lasting(self, value: ir.Value, array: NDArray[Any]) -> bool:
+        """Tell whether a constant stays the same when the input's dynamic dimensions change."""
+        if value.is_initializer() or self._other is None:
+            return True
+        other = self._other.const(value)
+        return other is not None and np.array_equal(other, array)
+
+    def _dequantised(self, node: ir.Node, value: ir.Value, keeps: Mapping[int, Keep]) -> ir.Value | None:
+        """Cut a weight that is stored in integers without turning it into floats."""
+        maker = value.producer()
+        if maker is None or maker.op_type != "DequantizeLinear" or int_attribute(maker, "block_size", 0):
+            return None
+        rank = len(self.old.shape(value) or ())
+        along = int_attribute(maker, "axis", 1) % max(rank, 1)
+        small = ir.node(
+            "DequantizeLinear",
+            list(maker.inputs),
+            dict(maker.attributes),
+            outputs=[ir.Value(name=self._fresh_name(f"{value.name}.kept"), type=value.type)],
+        )
+        node.prepend(small)
+        for index, quantised in enumerate(maker.inputs):
+            if quantised is not None and self.old.shape(quantised) not in ((), (1,)):
+                self.cut(small, index, keeps if index == 0 else {0: keeps.get(along)})
+        self.new.add_node(small)
+        return small.outputs[0]
 
     def _filled(self, node: ir.Node, value: ir.Value, keeps: Mapping[int, Keep]) -> ir.Value | None:
         """Cut a weight that is one number repeated (ConstantOfShape) without writing it out."""
