@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         get_dl_pruning_param_s,
         set_dl_pruning_param,
     )
+    from dlprune.training.operators import train_dl_model_batch
 
 __version__ = "0.1.0"
 
@@ -125,6 +126,8 @@ __all__ = [
     "get_dl_pruning_param",
     "get_dl_pruning_param_s",
     "set_dl_pruning_param",
+    # Training
+    "train_dl_model_batch",
     # Embedded example
     "demo_model_file",
     "demo_samples",
@@ -137,7 +140,7 @@ __all__ = [
 
 # Modules that work on graphs are imported at the first use of one of their operators: ONNX's graph library takes longer
 # to import than all the rest.
-_LATE = ("dlprune.model", "dlprune.pruning", "dlprune.demo")
+_LATE = ("dlprune.model", "dlprune.pruning", "dlprune.training.operators", "dlprune.demo")
 
 
 def __getattr__(name: str) -> object:

@@ -38,6 +38,8 @@ from dlprune.tuples import Element, HTuple
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+    from dlprune.training.trainer import Trainer
+
 Array = npt.NDArray[np.float32]
 
 METADATA_KEY: Final = "dlprune"
@@ -55,17 +57,19 @@ class Classifier:
 
     `model` is the user's graph in its own opset. All values and nodes have names, Constant nodes are initializers,
     initializers are no inputs, functions are inlined. `params` are the settable parameters (read them freely, change
-    them through `set`). Whoever changes `model` in place calls `weights_changed` afterwards.
+    them through `set`). Whoever changes `model` in place calls `weights_changed` afterwards. While a classifier is
+    trained its weights are with the trainer; they return to `model` as soon as somebody reads it.
     """
 
     def __init__(self, model: ir.Model, params: Parameters | None = None, ir_version: int | None = None) -> None:
         """Analyse a graph that `normalise` has prepared; `ir_version` is the one to write (default: the graph's)."""
-        self.model = model
+        self._model = model
+        self.trainer: Trainer | None = None  # see training.trainer_of
         self.ir_version = model.ir_version if ir_version is None else ir_version
         self.params = Parameters() if params is None else params.copy()
         self.lock = threading.RLock()
         self._sessions: dict[tuple[str, ...], ort.InferenceSession] = {}
-        self.derived: dict[object, Any] = {}  # what other modules have worked out of `model`, under a key of theirs
+        self._derived: dict[object, Any] = {}
         found = find_image_input(model)
         self.image: ImageInput | None = None if isinstance(found, str) else found
         self.head: ClassHead | None = None
@@ -116,6 +120,38 @@ class Classifier:
         """Return an independent copy; unchanged weights are shared, they are never written to."""
         with self.lock:
             return self.with_model(self.model.clone())
+
+    # --- the graph and what was made of it ----------------------------------------------------------------------------
+
+    @property
+    def model(self) -> ir.Model:
+        """The graph with the present weights."""
+        with self.lock:
+            self._settle()
+            return self._model
+
+    @property
+    def derived(self) -> dict[object, Any]:
+        """What other modules have worked out of `model`, each under a key of its own; emptied when weights change."""
+        with self.lock:
+            self._settle()
+            return self._derived
+
+    def _settle(self) -> None:
+        """Bring the weights of a training step home."""
+        if self.trainer is not None and self.trainer.ahead:
+            self.trainer.store(self._model)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._sessions.clear()
+        self._derived.clear()
+
+    def weights_changed(self) -> None:
+        """Drop the sessions, all that was derived, and the trainer; call this after a change of `model`."""
+        with self.lock:
+            self._forget()
+            self.trainer = None
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -246,12 +282,6 @@ class Classifier:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def weights_changed(self) -> None:
-        """Drop the sessions and all that was derived; call this after a change of `model`."""
-        with self.lock:
-            self._sessions.clear()
-            self.derived.clear()
-
     def session(self, extra: Sequence[str] = ()) -> ort.InferenceSession:
         """Return a cached session of the graph that also outputs the values named in `extra`.
 
@@ -259,6 +289,7 @@ class Classifier:
         """
         key = (self.params.runtime, *extra)
         with self.lock:
+            self._settle()
             if key not in self._sessions:
                 self._sessions[key] = self._new_session(tuple(extra))
             return self._sessions[key]
@@ -437,14 +468,14 @@ class Classifier:
             return [params.image_width, params.image_height, self.channels]
         if name == "image_num_channels":
             return [self.channels]
-        if name in ("class_ids", "class_names"):
+        if name in ("class_ids", "class_names", "frozen_weights"):
             return list(getattr(params, name))
         if name == "class_output":
             return [params.class_output] if params.class_output else []
         if name == "layer_names":
             return [node.name or "" for node in self.model.graph]
         if name == "num_trainable_params":
-            return [trainable_parameters(self.model)]
+            return [trainable_parameters(self.model, params.frozen_weights)]
         if name == "precision":
             return [precision(self.model)]
         if name == "min_version":

@@ -1,4 +1,4 @@
-"""Where the class scores of a static graph are: before a final softmax that reshapes may hide."""
+"""Where the class scores of a static graph are: before a final softmax or sigmoid that reshapes may hide."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def before_softmax(output: ir.Value, batch: int) -> ir.Value:
             if source is not None and shape_of(source)[axis] == classes and shape_of(source)[0] == batch:
                 return source
             break
+        if node.op_type not in _SHAPERS:
+            break
+        value = node.inputs[0]
+    return output
+
+
+def before_sigmoid(output: ir.Value) -> ir.Value:
+    """Return the input of a final sigmoid, or the output itself."""
+    value: ir.Value | None = output
+    while value is not None and (node := value.producer()) is not None and node.domain == "":
+        if node.op_type == "Sigmoid" and node.inputs[0] is not None:
+            return node.inputs[0]
         if node.op_type not in _SHAPERS:
             break
         value = node.inputs[0]

@@ -136,8 +136,10 @@ def set_dl_model_param(dlmodel_handle: HHandle, gen_param_name: str, gen_param_v
     ≥ 0, one per class), 'class_names' (str, one per class), 'class_output' (ours: name of the output with the classes,
     where the file has several), 'device' ('dl_device' handle), 'image_dimensions' ([width, height, channels]),
     'image_height', 'image_width' (int ≥ 1, unless the file fixes them), 'image_range_min', 'image_range_max' (numbers),
-    'learning_rate', 'weight_prior' (≥ 0), 'momentum', 'adam_beta1', 'adam_beta2' (0 ≤ x < 1), 'adam_epsilon' (> 0),
-    'batchnorm_momentum' (0 ≤ x ≤ 1), 'solver_type' ('sgd', 'adam'), 'optimize_for_inference' ('true', 'false'),
+    'learning_rate' (> 0), 'weight_prior' (≥ 0), 'momentum', 'adam_beta1', 'adam_beta2' (0 ≤ x < 1), 'adam_epsilon'
+    (> 0), 'batchnorm_momentum' (0 ≤ x ≤ 1), 'batchnorm_frozen' (ours: 'true' = training uses the running statistics and
+    leaves them alone), 'frozen_weights' (ours: names of weights that training leaves alone, also patterns like
+    'stage1.*'), 'solver_type' ('sgd', 'adam'), 'optimize_for_inference' ('true', 'false'),
     'runtime' ('cpu', 'gpu'), 'gpu' (int ≥ 0), 'runtime_init' ('immediately'), 'meta_data' (dict of strings),
     'type' ('classification' if the graph fits, 'generic').
     Raises HOperatorError 7911 (unknown), 7788 (can only be read), 7914 (value not possible), 7792/7793 (class ids

@@ -42,6 +42,8 @@ class Parameters:
     momentum: float = 0.9
     weight_prior: float = 0.0
     batchnorm_momentum: float = 0.9
+    batchnorm_frozen: str = "false"
+    frozen_weights: tuple[str, ...] = ()
     solver_type: str = "sgd"
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -163,10 +165,12 @@ PLAIN: Final[dict[str, Callable[[str, HTuple], object]]] = {
     "batch_size_multiplier": count,
     "image_range_min": number(),
     "image_range_max": number(),
-    "learning_rate": number(0),
+    "learning_rate": number(0, above=True),
     "momentum": number(0, 1, below=True),
     "weight_prior": number(0),
     "batchnorm_momentum": number(0, 1),
+    "batchnorm_frozen": choice("false", "true"),
+    "frozen_weights": lambda name, values: tuple(text(name, value) for value in values),
     "solver_type": choice("sgd", "adam"),
     "adam_beta1": number(0, 1, below=True),
     "adam_beta2": number(0, 1, below=True),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from dlprune.weights import trainable_weights
+from dlprune.weights import frozen_names, trainable_weights
 
 
-def trainable_parameters(model: ir.Model) -> int:
-    """Return the number of weights that training would change."""
-    return sum(value.const_value.size for value in trainable_weights(model) if value.const_value is not None)
+def trainable_parameters(model: ir.Model, frozen: Sequence[str] = ()) -> int:
+    """Return the number of weights that training changes, without those whose name fits a pattern in `frozen`."""
+    still = frozen_names(model, frozen)
+    weights = [value for value in trainable_weights(model) if value.name not in still]
+    return sum(value.const_value.size for value in weights if value.const_value is not None)
 
 
 def precision(model: ir.Model) -> str:

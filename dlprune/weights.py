@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
@@ -97,6 +98,12 @@ def trainable_weights(model: ir.Model) -> list[ir.Value]:
     """
     statistics = set(running_statistics(model))
     return [value for value in dict.fromkeys(site.source for site in sites(model)) if value not in statistics]
+
+
+def frozen_names(model: ir.Model, patterns: Sequence[str]) -> frozenset[str]:
+    """Return the names of trainable weights that fit one of the patterns (of the kind 'stage1.*'; case matters)."""
+    names = [value.name or "" for value in trainable_weights(model)] if patterns else []
+    return frozenset(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def running_statistics(model: ir.Model) -> list[ir.Value]:

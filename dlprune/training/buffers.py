@@ -1,0 +1,56 @@
+"""Weights and solver states in ONNX Runtime's memory, twice: a step reads one bank and writes the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+
+def place(array: NDArray[np.generic]) -> ort.OrtValue:
+    """Return a tensor of ONNX Runtime with a copy of an array."""
+    value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), array.dtype.type)
+    value.update_inplace(np.asarray(array, order="C"))
+    return value
+
+
+def empty(shape: Iterable[int], dtype: type[np.generic] = np.float32) -> ort.OrtValue:
+    """Return a tensor of ONNX Runtime with any content."""
+    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), dtype)
+
+
+def fetch(value: ort.OrtValue) -> NDArray[np.generic]:
+    """Return a copy of a tensor of ONNX Runtime (its own `numpy` may be a view)."""
+    return np.array(value.numpy(), copy=True)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that a training run has changed, as arrays.
+
+    Attributes:
+        solver: whose states these are.
+        weights: float32, by name.
+        states: by kind ('velocity'; 'mean', 'square'), then by name of the weight; what is missing is zero.
+        statistics: running mean and variance, float32, by name.
+        steps: steps of this solver so far.
+    """
+
+    solver: str
+    weights: Mapping[str, Array]
+    states: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    statistics: Mapping[str, Array] = field(default_factory=dict)
+    steps: int = 0
+
+
+class Bank:
+    """One set of weights and solver states."""
+
+    def __init__(self, weights: Mapping[str, Array], states: Mapping[str, Mapping[str, Array]]) -> None:
+        self.weights = {name: place(array) for name, array in weights.items()}
+        self.states = {kind: {name: place(array) for name, array in arrays.items()} for kind, arrays in states.items()}

@@ -1,0 +1,57 @@
+"""Solver steps as ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ..gradients import Writer
+from .recipe import Rates
+
+Scalars = Mapping[str, ir.Value]
+States = Mapping[str, ir.Value]
+
+
+@dataclass(frozen=True)
+class Update:
+    """New weight and new solver state."""
+
+    weight: ir.Value
+    states: States
+
+
+def sgd(w: Writer, weight: ir.Value, gradient: ir.Value, states: States, scalars: Scalars) -> Update:
+    """Return v' = μ·v − λ·g and w' = w + v'."""
+    kept = w.op("Mul", states["velocity"], scalars["momentum"])
+    velocity = w.op("Sub", kept, w.op("Mul", gradient, scalars["rate"]))
+    return Update(w.op("Add", weight, velocity), {"velocity": velocity})
+
+
+def adam(w: Writer, weight: ir.Value, gradient: ir.Value, states: States, scalars: Scalars) -> Update:
+    """Return m' = β₁m + (1−β₁)g, s' = β₂s + (1−β₂)g², w' = w − λ'·m' / (√s'·ρ + ε); λ', ρ correct the start."""
+    mean = w.op("Add", w.op("Mul", states["mean"], scalars["beta1"]), w.op("Mul", gradient, scalars["gain1"]))
+    fresh = w.op("Mul", w.op("Mul", gradient, gradient), scalars["gain2"])
+    square = w.op("Add", w.op("Mul", states["square"], scalars["beta2"]), fresh)
+    size = w.op("Add", w.op("Mul", w.op("Sqrt", square), scalars["root"]), scalars["epsilon"])
+    step = w.op("Div", w.op("Mul", mean, scalars["rate"]), size)
+    return Update(w.op("Sub", weight, step), {"mean": mean, "square": square})
+
+
+SOLVERS: dict[str, Callable[[Writer, ir.Value, ir.Value, States, Scalars], Update]] = {"sgd": sgd, "adam": adam}
+
+
+def scalars(solver: str, rates: Rates, step: int) -> dict[str, float]:
+    """Return the numbers that a solver is fed in its step number `step` (from 1 on)."""
+    if solver == "sgd":
+        return {"rate": rates.learning_rate, "momentum": rates.momentum}
+    return {
+        "rate": rates.learning_rate / (1 - rates.beta1**step),
+        "root": (1 - rates.beta2**step) ** -0.5,
+        "beta1": rates.beta1,
+        "beta2": rates.beta2,
+        "gain1": 1 - rates.beta1,
+        "gain2": 1 - rates.beta2,
+        "epsilon": rates.epsilon,
+    }
