@@ -14,7 +14,7 @@ from .classifier import Array, Classifier
 from .errors import HError
 
 Pixels: TypeAlias = npt.NDArray[Any]
-Fit: TypeAlias = Literal["stretch", "crop", "pad", "pad-end"]
+Fit: TypeAlias = Literal["stretch", "crop", "pad", "pad-end", "line"]
 ChannelOrder: TypeAlias = Literal["rgb", "bgr"]
 
 FITS: Final[tuple[Fit, ...]] = get_args(Fit)
@@ -38,7 +38,8 @@ class Preprocessing:
 
     Attributes:
         fit: how the image gets the size of the input: 'stretch' (scaled, whatever its proportions), 'crop' (scaled,
-            then cut around its centre), 'pad' (scaled to fit in, centred), 'pad-end' (the same, at the upper left).
+            then cut around its centre), 'pad' (scaled to fit in, centred), 'pad-end' (the same, at the upper left),
+            'line' (scaled to the full height, squeezed where that is too wide, padded on the right: for lines of text).
         resize: with 'crop', what the shorter side is scaled to first, in pixels; 0 = just enough.
         pad_value: grey value 0…white around a padded image.
         channel_order: order of the colour channels that the model was trained with.
@@ -72,7 +73,7 @@ class Preprocessing:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (0, 1, classifier.channels):
                 raise PreprocessingError(
-                    f"{name} has {len(values)} values; the model has {classifier.channels} channels: give that many, or 1."
+                    f"{name} has {len(values)} values; 1 or, one per channel, {classifier.channels} are needed."
                 )
 
     def apply(self, pixels: Pixels, classifier: Classifier) -> Array:
@@ -98,9 +99,9 @@ class Preprocessing:
             low, high = params.image_range_min, params.image_range_max
             result = result * np.float32((high - low) / white) + np.float32(low)
         if self.mean:
-            result = result - np.array(self.mean, np.float32)
+            np.subtract(result, np.array(self.mean, np.float32), out=result)
         if self.std:
-            result = result / np.array(self.std, np.float32)
+            np.divide(result, np.array(self.std, np.float32), out=result)
         return np.ascontiguousarray(result)
 
     def _resized(self, image: Pixels, size: tuple[int, int], white: float) -> Pixels:
@@ -116,6 +117,8 @@ class Preprocessing:
             return scaled[top : top + size[0], left : left + size[1]]
         factor = min(size[0] / height, size[1] / width)
         inner = (min(max(round(height * factor), 1), size[0]), min(max(round(width * factor), 1), size[1]))
+        if self.fit == "line":
+            inner = (size[0], min(-(-size[0] * width // height), size[1]))
         top, left = ((size[axis] - inner[axis]) // 2 if self.fit == "pad" else 0 for axis in (0, 1))
         # A pad value between two grey levels is kept, so that 127.5 becomes exactly the middle of the range.
         dtype = image.dtype if float(self.pad_value).is_integer() else np.float32

@@ -127,7 +127,7 @@ def test_quiet_prints_nothing(model_file: str, photos: Path, tmp_path: Path) -> 
 
 def test_all_pruning_options_arrive(model_file: str, photos: Path, tmp_path: Path) -> None:
     options = ["--compensation", "none", "--selection", "score", "--normalization", "l2", "--max-layer", 40]
-    options += ["--step", 5, "--calibration-images", 10]
+    options += ["--step", 5, "--calibration-images", 9, "--param", "calibration_image_num=10"]
     arguments = ("prune", model_file, "--images", photos, "-p", 50, "-o", tmp_path / "a.onnx", *FAST)
     found = as_json(*arguments, *options)
     assert found["settings"] == {
@@ -385,6 +385,8 @@ def test_errors_of_the_operators_are_one_line_with_their_code(tmp_path: Path, ph
         (("inspect", tmp_path / "none.onnx"), 1, "Error 5200: "),
         (("inspect", tmp_path / "broken.onnx"), 1, "Error 7801: "),
         (("inspect", generic, "--class-output", "z"), 1, "Error 7914: "),
+        (("demo", "--param", "seeds=1"), 1, "Error 7911: "),
+        (("demo", "--mode", "magic"), 1, "Error 1302: "),
         (("evaluate", generic, "--images", tmp_path / "nowhere"), 3, "Error: There is no folder"),
         (("evaluate", generic, "--images", photos, "--mean", "1,2"), 1, "Error: mean has 2 values"),
     ):
@@ -401,6 +403,7 @@ def test_wrong_command_lines_end_with_code_two(model_file: str, photos: Path, tm
         ("prune", model_file, "--images", photos, "-o", out, "-p", 101),
         ("prune", model_file, "--images", photos, "-o", out, "--range", 1, 0),
         ("prune", model_file, "--images", photos, "-o", out, "--mean", "a"),
+        ("prune", model_file, "--images", photos, "-o", out, "--param", "seed"),
         ("prune", model_file, "--images", photos),
         ("destroy",),
     ):

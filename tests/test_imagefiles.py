@@ -297,6 +297,15 @@ def test_padding_keeps_proportions_and_fills_with_the_given_grey_value() -> None
     assert upper.tolist() == [128, 128, 128, 128, 0.5, 0.5, 0.5, 0.5]
 
 
+def test_a_line_of_text_keeps_the_full_height_and_is_squeezed_only_if_too_wide() -> None:
+    short = Preprocessing(fit="line", pad_value=127).apply(grey(255, (4, 3)), classifier(1))[:, :, 0]
+    np.testing.assert_array_equal(short[0], [128] * 6 + [0] * 2)
+    assert (short == short[0]).all()
+    long = Preprocessing(fit="line").apply(ramp(4, 64), classifier(1))
+    assert (long[:, 0] < -100).all()
+    assert (long[:, -1] > 100).all()
+
+
 def test_sixteen_bit_images_keep_their_precision_when_scaled() -> None:
     image = np.repeat(np.array([[1000, 1001]], np.uint16), 2, 0)[:, :, np.newaxis]
     assert 1000 < resize(image, (2, 3))[0, 1, 0] < 1001

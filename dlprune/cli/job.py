@@ -25,7 +25,8 @@ _RESULTS: Final = ("prunable_conv_num", "prunable_kernel_num", "pruned_kernel_nu
 class PruningJob:
     """What is to be pruned, with which images, and where the result goes.
 
-    `settings` are parameters of set_dl_pruning_param. `test` and `test_indices` tell which images show the accuracy.
+    `mode` and `settings` are parameters of create_dl_pruning; `test` and `test_indices` tell which images show the
+    accuracy.
     """
 
     model_file: Path
@@ -35,6 +36,7 @@ class PruningJob:
     indices: list[int]
     test: LabelledImages
     test_indices: list[int]
+    mode: str
     settings: dict[str, str | float]
     out: Path
     state_file: Path | None = None
@@ -45,7 +47,7 @@ class PruningJob:
 def run(job: PruningJob, output: Output) -> None:
     """Do the job and print the result. Raises HError, StoppedError, typer.BadParameter."""
     task = ScoringTask(job.model, job.preprocessing, job.data, job.indices)
-    pruning = ha.create_dl_pruning(job.model, "oracle", ha.from_python_dict(job.settings))
+    pruning = ha.create_dl_pruning(job.model, job.mode, ha.from_python_dict(job.settings))
     state = ScoringState(pruning)
     if job.resume is not None:
         state = ScoringState.read(job.resume, task.fingerprint())
@@ -54,7 +56,8 @@ def run(job: PruningJob, output: Output) -> None:
             ha.set_dl_pruning_param(state.pruning, name, value)
     score(task, state, job.state_file, output)
     try:
-        pruned = ha.gen_dl_pruned_model(job.model, state.pruning)
+        with output.working("Removing kernels"):
+            pruned = ha.gen_dl_pruned_model(job.model, state.pruning)
     except KeyboardInterrupt:
         raise interrupted(task, state, job.state_file, signal.SIGINT) from None
     ha.write_dl_model(pruned, str(job.out))
@@ -63,7 +66,8 @@ def run(job: PruningJob, output: Output) -> None:
     written = ha.read_dl_model(str(job.out))  # what counts is what is in the file
     classifiers = (unwrap_model(job.model, 1), unwrap_model(written, 1))
     evaluation = _evaluation(job, written, output)
-    figures = compare_figures(classifiers, (job.model_file, job.out), job.runs, evaluation)
+    with output.working("Measuring"):
+        figures = compare_figures(classifiers, (job.model_file, job.out), job.runs, evaluation)
     tell_skipped(job.data, output)
     if job.test is not job.data:
         tell_skipped(job.test, output)
@@ -95,6 +99,7 @@ def _print(job: PruningJob, state: ScoringState, figures: Figures, output: Outpu
             "scored_images": state.images,
             "scored_batches": state.batches,
             **figures_json(figures, _NAMES),
+            "mode": job.mode,
             "settings": job.settings,
             "preprocessing": job.preprocessing.to_json(),
             "skipped": {one.name: one.reason for one in [*job.data.skipped.values(), *job.test.skipped.values()]},

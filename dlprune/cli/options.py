@@ -127,10 +127,11 @@ class ImageOptions:
         ),
     ] = None
     fit: Annotated[
-        Literal["stretch", "crop", "pad", "pad-end"] | None,
+        Literal["stretch", "crop", "pad", "pad-end", "line"] | None,
         typer.Option(
             help="How images get the right size: stretched; scaled and cropped in the middle; scaled to fit in, "
-            "centred or at the upper left. Default: stretch.",
+            "centred (pad) or at the upper left (pad-end); scaled to the height, squeezed if too wide, padded on the "
+            "right (line, for text). Default: stretch.",
             rich_help_panel=_PREPROCESSING,
             show_default=False,
         ),
@@ -149,7 +150,7 @@ class ImageOptions:
         float | None,
         typer.Option(
             metavar="GREY",
-            help="With --fit pad: grey value around the image. Default: 0.",
+            help="With --fit pad, pad-end, line: grey value around the image. Default: 0.",
             rich_help_panel=_PREPROCESSING,
             show_default=False,
         ),
@@ -179,6 +180,10 @@ class ImageOptions:
 class PruningOptions:
     """How kernels are chosen and what makes up for them: parameters of set_dl_pruning_param."""
 
+    mode: Annotated[
+        str,
+        typer.Option(help="How kernels are scored, as in create_dl_pruning.", rich_help_panel=_PRUNING),
+    ] = "oracle"
     compensation: Annotated[
         Literal["least_squares", "bias", "none"],
         typer.Option(
@@ -234,12 +239,25 @@ class PruningOptions:
         ),
     ] = 256
 
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=VALUE",
+            help="Any other parameter of set_dl_pruning_param; may be given several times.",
+            rich_help_panel=_PRUNING,
+            show_default=False,
+        ),
+    ] = None
+
     def settings(self, percentage: float) -> dict[str, str | float]:
-        """Return the parameters for create_dl_pruning."""
+        """Return the parameters for create_dl_pruning but the mode. Raises typer.BadParameter."""
         values = dataclasses.asdict(self)
+        del values["mode"], values["parameters"]
         if self.max_layer_percentage is None:
             values["max_layer_percentage"] = "auto"
-        return {"percentage": percentage, **values}
+        others = dict(_assignment(text) for text in self.parameters or ())
+        return {"percentage": percentage, **values, **others}
 
 
 @dataclass(frozen=True)
@@ -252,6 +270,18 @@ class OutputOptions:
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=_OUTPUT)] = (
         False
     )
+
+
+def _assignment(text: str) -> tuple[str, str | float]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{text!r} is not of the form NAME=VALUE.", param_hint="--param")
+    for convert in (int, float):
+        try:
+            return name.strip(), convert(value)
+        except ValueError:
+            continue
+    return name.strip(), value.strip()
 
 
 def with_bundles(command: Callable[..., None]) -> Callable[..., None]:

@@ -67,6 +67,15 @@ class Output:
             task = bar.add_task(title, total=total)
             yield lambda steps: bar.advance(task, steps)
 
+    @contextmanager
+    def working(self, title: str) -> Iterator[None]:
+        """Show on a terminal that something goes on whose length is not known."""
+        if self.options.quiet or not sys.stderr.isatty():
+            yield
+            return
+        with Console(stderr=True).status(title):
+            yield
+
 
 def number(value: object) -> str:
     """Return a table cell: integers with separators for thousands, unknown values as a dash."""

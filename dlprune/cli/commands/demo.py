@@ -57,6 +57,7 @@ def demo(
             indices=list(range(len(data))),
             test=test,
             test_indices=list(range(len(test))),
+            mode=pruning_options.mode,
             settings=pruning_options.settings(percentage),
             out=out,
         ),

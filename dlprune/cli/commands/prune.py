@@ -134,6 +134,7 @@ def prune(
             indices=to_score.nonzero()[0].tolist(),
             test=test,
             test_indices=held_out.nonzero()[0].tolist() if test is data else list(range(len(test))),
+            mode=pruning_options.mode,
             settings=pruning_options.settings(percentage),
             out=out,
             state_file=resume or out.with_name(out.name + ".state"),
