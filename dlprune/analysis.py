@@ -89,22 +89,25 @@ def _other_shapes(classifier: Classifier, shape: Shape) -> dict[str, Shape]:
 
 
 def signature(model: ir.Model) -> str:
-    """Return a digest of a network's architecture: operators, wiring, weight shapes; not names or weights."""
+    """Return a digest of a network's architecture: operators, wiring, weight shapes; not names or weights.
+
+    Whether two layers share a weight does not count: exporters merge equal vectors, and training separates them.
+    """
     digest = hashlib.sha256()
     numbers: dict[ir.Value, int] = {}
 
     def number(value: ir.Value | None) -> str:
         if value is None:
             return "-"
-        if value not in numbers:
-            numbers[value] = len(numbers)
-            tensor = value.const_value
-            if tensor is not None:
-                digest.update(f"w{tuple(tensor.shape.numpy())}{tensor.dtype}".encode())
-        return str(numbers[value])
+        weight = _weight(value)
+        if weight is not None:
+            return f"w{tuple(weight.shape.numpy())}{weight.dtype}"
+        return str(numbers.setdefault(value, len(numbers)))
 
     def visit(graph: ir.Graph) -> None:
         for node in graph:
+            if len(node.outputs) == 1 and _weight(node.outputs[0]) is not None:
+                continue
             wires = ",".join(number(value) for value in (*node.inputs, *node.outputs))
             plain = sorted(
                 f"{name}={attribute.value}"
@@ -117,6 +120,15 @@ def signature(model: ir.Model) -> str:
 
     visit(model.graph)
     return digest.hexdigest()
+
+
+def _weight(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor behind an initializer or its Identity."""
+    node = value.producer()
+    while value.const_value is None and node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value.const_value
 
 
 _PLAIN_ATTRIBUTES = frozenset(
