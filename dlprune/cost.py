@@ -83,25 +83,40 @@ def cost_of(classifier: Classifier) -> Cost:
     fixed = classifier.image.batch if classifier.image is not None else None
     batch = fixed or 1
     facts = gather_facts(classifier.model, {classifier.input_name: classifier.input_shape(batch)})
+    return graph_cost(classifier.model, facts, batch)
+
+
+def graph_cost(model: ir.Model, facts: Facts, batch: int) -> Cost:
+    """Return what a graph costs per image; `facts` were worked out for `batch` images. See cost_of."""
     layers: list[LayerCost] = []
-    seen: set[str] = set()
     parameters = 0
-    for node in classifier.model.graph.all_nodes():
+    seen: set[str] = set()
+    for node in model.graph.all_nodes():
         if all(facts.is_const(output) for output in node.outputs):
             continue
         own = 0
-        for value in node.inputs:
-            if value is None or not _is_weight(facts, value):
-                continue
-            own += math.prod(facts.shape(value) or ())
+        for value in weights_of(node, facts):
+            size = math.prod(facts.shape(value) or ())
+            own += size
             if value.name not in seen:
                 seen.add(value.name or "")
-                parameters += math.prod(facts.shape(value) or ())
-        count = _COUNTERS.get(node.op_type) if is_standard(node) else None
-        if count is not None:
-            kernels, macs = count(node, facts)
+                parameters += size
+        found = multiply_accumulates(node, facts)
+        if found is not None:
+            kernels, macs = found
             layers.append(LayerCost(node.name or label(node), node.op_type, kernels, own, macs / batch))
     return Cost(tuple(layers), parameters)
+
+
+def weights_of(node: ir.Node, facts: Facts) -> list[ir.Value]:
+    """Return the inputs of a node that are weights, see cost_of; one that is read twice comes twice."""
+    return [value for value in node.inputs if value is not None and _is_weight(facts, value)]
+
+
+def multiply_accumulates(node: ir.Node, facts: Facts) -> tuple[int, int] | None:
+    """Return kernels and multiply-accumulates (for all images of the facts) of a layer, None for other nodes."""
+    count = _COUNTERS.get(node.op_type) if is_standard(node) else None
+    return None if count is None else count(node, facts)
 
 
 def _is_weight(facts: Facts, value: ir.Value) -> bool:

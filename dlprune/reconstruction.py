@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .compensation.sweep import Gram, Matrix
-from .selection import Mask, Room
-from .structure import FIXED, Structure
+from .selection import Mask, Prices, Room, choose
+from .structure import FIXED
 
 #: Ridge of the Grams, in units of their mean diagonal; the same as in the refit.
 _RIDGE = 1e-3
@@ -54,51 +54,58 @@ class _Reader:
             matrix[:, columns] = 0.0
 
 
+class RemainingHarm:
+    """Score · √(error that the refit leaves) of each unit, brought up to date after each removal.
+
+    Args:
+        scores: mean absolute oracle score per unit, float64 [U].
+        grams: of every consumer, from the sweep over the network as it is now.
+    """
+
+    def __init__(self, scores: NDArray[np.float64], grams: Sequence[Gram]) -> None:
+        self._scores = scores
+        self._readers = [_Reader(gram) for gram in grams]
+        self._reading: list[list[int]] = [[] for _ in range(len(scores))]
+        self._contributions = np.zeros(len(scores))
+        self._errors: list[NDArray[np.float64]] = []
+        for index, reader in enumerate(self._readers):
+            self._errors.append(reader.errors())
+            for unit in reader.members:
+                if unit != FIXED:
+                    self._reading[unit].append(index)
+            self._spread(reader, self._errors[index])
+
+    def values(self) -> NDArray[np.float64]:
+        """Return the harm of each unit, float64 [U]."""
+        harm: NDArray[np.float64] = self._scores * np.sqrt(np.maximum(self._contributions, 0.0))
+        return harm
+
+    def remove(self, unit: int) -> None:
+        """Take a unit out of all its readers."""
+        for index in self._reading[unit]:
+            reader = self._readers[index]
+            self._spread(reader, -self._errors[index])
+            reader.remove(unit)
+            self._errors[index] = reader.errors()
+            self._spread(reader, self._errors[index])
+
+    def _spread(self, reader: _Reader, errors: NDArray[np.float64]) -> None:
+        known = reader.members != FIXED
+        self._contributions[reader.members[known]] += errors[known]
+
+
 def choose_by_reconstruction(
-    structure: Structure, scores: NDArray[np.float64], grams: Sequence[Gram], budget: int, cap: float = 1.0
+    room: Room, scores: NDArray[np.float64], grams: Sequence[Gram], prices: Prices | None = None
 ) -> Mask:
     """Choose the units whose removal hurts least when the consumers are refitted.
 
-    Orders by score · √(error that remains) per kernel, and updates the errors after each removal.
-
     Args:
-        structure: the network's units.
+        room: what may leave.
         scores: mean absolute oracle score per unit, float64 [U].
         grams: of every consumer, from the sweep over the network as it is now.
-        budget: kernels that may leave at most.
-        cap: share of its kernels that a group may lose at most, 0…1.
+        prices: what the harm is divided by; what the removal saves unless given.
 
     Returns:
         Mask of the units to remove, bool [U].
     """
-    readers = [_Reader(gram) for gram in grams]
-    reading: list[list[int]] = [[] for _ in range(structure.unit_num)]
-    contributions = np.zeros(structure.unit_num)
-    errors: list[NDArray[np.float64]] = []
-    for index, reader in enumerate(readers):
-        errors.append(reader.errors())
-        for unit in reader.members:
-            if unit != FIXED:
-                reading[unit].append(index)
-        _spread(contributions, reader, errors[index])
-    room = Room(structure, budget, cap)
-    kernels = np.maximum(structure.kernels, 1)
-    open_units = structure.kernels > 0
-    while open_units.any():
-        values = np.where(open_units, scores * np.sqrt(np.maximum(contributions, 0.0)) / kernels, np.inf)
-        unit = int(np.argmin(values))
-        open_units[unit] = False
-        if not room.take(unit):
-            continue
-        for index in reading[unit]:
-            reader = readers[index]
-            _spread(contributions, reader, -errors[index])
-            reader.remove(unit)
-            errors[index] = reader.errors()
-            _spread(contributions, reader, errors[index])
-    return room.gone
-
-
-def _spread(contributions: NDArray[np.float64], reader: _Reader, errors: NDArray[np.float64]) -> None:
-    known = reader.members != FIXED
-    contributions[reader.members[known]] += errors[known]
+    return choose(room, RemainingHarm(scores, grams), prices)

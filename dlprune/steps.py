@@ -18,8 +18,9 @@ from .compensation.stages import batches
 from .compensation.sweep import Gram, Method, Outcome, Sweep
 from .criteria import Criterion, Network, Tally
 from .facts import gather_facts
+from .ledger import CountLedger
 from .reconstruction import choose_by_reconstruction
-from .selection import Mask
+from .selection import Limits, Mask, Room
 from .structure import FIXED, Structure
 from .surgery import remove_units
 
@@ -133,7 +134,8 @@ class Stepper:
 
     def _choose(self, structure: Structure, tally: Tally, grams: list[Gram], plan: Plan, budget: int) -> Mask:
         if plan.selection == "reconstruction":
-            return choose_by_reconstruction(structure, self._criterion.scores(tally), grams, budget, plan.cap)
+            room = Room(structure, CountLedger(structure), (budget, 0), Limits(plan.cap))
+            return choose_by_reconstruction(room, self._criterion.scores(tally), grams)
         return self._criterion.choose(structure, tally, budget, plan.cap, plan.normalization)
 
     def _cut(self, model: ir.Model, structure: Structure, chosen: Mask) -> ir.Model:

@@ -22,8 +22,10 @@ from dlprune.compensation.rows import Regression
 from dlprune.compensation.sweep import Gram
 from dlprune.facts import gather_facts
 from dlprune.handle import new_handle
+from dlprune.ledger import CountLedger
 from dlprune.model import unwrap_model
 from dlprune.reconstruction import choose_by_reconstruction
+from dlprune.selection import Room
 from dlprune.structure import Structure
 
 RNG = np.random.default_rng(7)
@@ -186,6 +188,11 @@ def test_refit_is_never_worse_than_a_matched_bias_on_its_rows():
         assert np.mean((x @ fit.weight.T + fit.bias - y) ** 2) <= np.mean(by_bias**2) * (1 + 1e-9)
 
 
+def _room(units: int, budget: int) -> Room:
+    structure = _structure(units)
+    return Room(structure, CountLedger(structure), (budget, 0))
+
+
 def _structure(units: int) -> Structure:
     every = np.arange(units)
     return Structure(
@@ -206,7 +213,7 @@ def test_choice_by_reconstruction_equals_refitting_after_each_removal():
     weight = RNG.standard_normal((5, 8))
     scores = RNG.uniform(0.5, 2.0, 8)
     gram = Gram(np.arange(8), x.T @ x / len(x), weight.T @ weight, 0.7)
-    gone = choose_by_reconstruction(_structure(8), scores, [gram], 4)
+    gone = choose_by_reconstruction(_room(8, 4), scores, [gram])
 
     ridge = 1e-3 * np.trace(gram.inputs) / 8
     system = gram.inputs + ridge * np.eye(8)
@@ -235,7 +242,7 @@ def test_choice_by_reconstruction_prefers_a_copy_of_another_channel():
     x[:, 4] = x[:, 1]
     weight = RNG.standard_normal((4, 6))
     gram = Gram(np.arange(6), x.T @ x / len(x), weight.T @ weight, 1.0)
-    gone = choose_by_reconstruction(_structure(6), np.ones(6), [gram], 1)
+    gone = choose_by_reconstruction(_room(6, 1), np.ones(6), [gram])
     assert np.flatnonzero(gone).tolist() in ([1], [4])
 
 

@@ -70,6 +70,7 @@ class Structure:
         constraints: unit sets (sorted indices) of which at least one must stay, or a tensor would be empty.
         whole_groups: by output name of a grouped convolution: whole groups leave, else positions in all groups.
         shuffles: by name of the tensor that a channel shuffle ends in.
+        dense: every dense layer (Gemm or MatMul with constant weights) in graph order; its kernels are features.
     """
 
     layers: tuple[Layer, ...]
@@ -81,6 +82,12 @@ class Structure:
     constraints: tuple[Ids, ...]
     whole_groups: Mapping[str, bool]
     shuffles: Mapping[str, Shuffle]
+    dense: tuple[Layer, ...] = ()
+
+    @property
+    def all_layers(self) -> tuple[Layer, ...]:
+        """Convolutions, then dense layers."""
+        return self.layers + self.dense
 
     @property
     def unit_num(self) -> int:
@@ -111,6 +118,7 @@ class Structure:
         return replace(
             self,
             layers=tuple(replace(layer, units=layer.units[stay(layer.units)]) for layer in self.layers),
+            dense=tuple(replace(layer, units=layer.units[stay(layer.units)]) for layer in self.dense),
             kernels=np.where(gone, 0, self.kernels),
             features=np.where(gone, 0, self.features),
             consumers=tuple(replace(c, units=c.units[stay(c.units)]) for c in self.consumers),
@@ -170,6 +178,7 @@ def _frozen(trace: Trace) -> Structure:
         constraints=constraints,
         whole_groups=dict(trace.whole_groups),
         shuffles=dict(trace.shuffles),
+        dense=tuple(_layer(trace, m, units, constraints) for m in trace.makings if m not in convolutions),
     )
 
 
