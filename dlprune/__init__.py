@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         get_dl_pruning_layer_info,
         get_dl_pruning_param,
         get_dl_pruning_param_s,
+        merge_dl_pruning,
         set_dl_pruning_param,
     )
     from dlprune.training.operators import train_dl_model_batch
@@ -125,6 +126,7 @@ __all__ = [
     "get_dl_pruning_layer_info",
     "get_dl_pruning_param",
     "get_dl_pruning_param_s",
+    "merge_dl_pruning",
     "set_dl_pruning_param",
     # Training
     "train_dl_model_batch",

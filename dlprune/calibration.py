@@ -37,6 +37,10 @@ class Calibration:
         self._items.update(other._items)
         self._shrink()
 
+    def copy(self) -> Calibration:
+        """Return an independent sample of the same images."""
+        return Calibration(self.limit, dict(self._items))
+
     def resize(self, limit: int) -> None:
         """Change the number of images that are kept; more can only come from batches that are still to be added."""
         self.limit = limit

@@ -44,10 +44,18 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     """Create the data that pruning a classifier needs.
 
     Parameters: `dlmodel_handle` (model of type 'classification' with at least one convolution that can lose a
-    kernel), `mode` ('oracle': kernels are scored by what their removal does to the loss, to first order), `gen_param`
-    ([] or a handle of type 'dict' whose keys are parameters of set_dl_pruning_param).
+    kernel), `mode` (how kernels are scored, see below), `gen_param` ([] or a handle of type 'dict' whose keys are
+    parameters of set_dl_pruning_param).
+    Modes: 'oracle': by what the removal does to each sample's loss, to first order. Beyond HALCON:
+    'linear_logits': the same with the logits instead of the loss linear in the removal (as many backward passes as
+    classes, 64 at most); 'exact_oracle': by the true change of each sample's loss (about half a forward pass per
+    kernel and image: for small networks); 'gram_greedy': by how the removed kernels together change the logits (four
+    backward passes; the best choice where nothing makes up for what is removed, 'compensation' 'none'); 'l1', 'l2':
+    norm of the kernel's weights; 'bn_scale': |gamma| of the BatchNormalization behind; 'random': drawn ('seed'). The
+    last four need no images: batches are only needed for the compensation.
     Returns a handle of type 'dl_pruning'. It belongs to the architecture: any model of the same structure fits.
-    Raises HOperatorError 7981 (no convolution can be pruned; says why for each), 7912 (type 'generic', or quantised),
+    Raises HOperatorError 7981 (no convolution can be pruned; says why for each; mode 'bn_scale' without
+    BatchNormalization), 7912 (type 'generic', or quantised),
     1302 (mode), 7911/7914 (gen_param), 2404/2454 (handle).
     Source: HALCON operator create_dl_pruning.
 
@@ -105,19 +113,23 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     """Set a parameter of the pruning data.
 
     Parameters: `dlpruning_handle` (type 'dl_pruning'), `gen_param_name` and `gen_param_value`:
-    'mode' ('oracle'); 'percentage' (number in [0, 100], share of the removable kernels to remove, default 10).
+    'mode' (see create_dl_pruning; until the first batch is added); 'percentage' (number in [0, 100], share of the
+    removable kernels to remove, default 10).
     Beyond HALCON: 'normalization' ('sqrt_mean', 'mean', 'l2', 'none': how scores of different layers are compared);
     'max_layer_percentage' (number in [0, 100] or 'auto': no group of coupled layers loses more of its kernels; auto is
     percentage + 20 where the score alone decides, else 100);
     'compensation' ('least_squares', default: the layers that read removed channels are refitted on remembered images,
     without labels and without training; 'bias': only their biases; 'none': plain removal, exact);
     'selection' ('reconstruction': score times root of the error that remains after the refit; 'score': the score
-    alone; 'auto', default: 'reconstruction' unless compensation is 'none');
+    alone; 'auto', default: 'reconstruction' unless compensation is 'none' or the mode's scores are no changes of the
+    loss, i.e. is one of 'gram_greedy', 'l1', 'l2', 'bn_scale', 'random');
     'step_percentage' (number in (0, 100], default 10: with compensation, so many percent of the removable kernels go
     at a time, and what is left is scored again); 'calibration_image_num' (integer ≥ 1, default 256: images that the
-    handle remembers for this, in single precision, those with the smallest content hashes).
-    Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode),
-    2404/2454 (handle); HTupleConversionError (bool, None). Source: HALCON operator set_dl_pruning_param.
+    handle remembers for this, in single precision, those with the smallest content hashes); 'seed' (integer ≥ 0,
+    default 0: for mode 'random').
+    Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode), 7980
+    (mode, after the first batch), 2404/2454 (handle); HTupleConversionError (bool, None).
+    Source: HALCON operator set_dl_pruning_param.
 
     Example: see get_dl_pruning_param.
     """
@@ -210,6 +222,31 @@ def add_dl_pruning_batch(
             "Check that the images have the range that the model was trained with.",
         )
     data.add(sums, batch.images, batch.labels)
+
+
+def merge_dl_pruning(dlpruning_handle: HHandle, dlpruning_handle_other: HHandle) -> None:
+    """Add the scores of other pruning data, so that many machines can share the scoring (beyond HALCON).
+
+    Each machine scores its own images with a handle of its own, which then travels by serialize_handle. The result is
+    what one handle would hold that had seen all the batches: scores, number of samples and remembered images. The
+    parameters of the first handle stay, and the other handle stays as it is.
+
+    Parameters: `dlpruning_handle` (type 'dl_pruning'; changed), `dlpruning_handle_other` (type 'dl_pruning', of the
+    same architecture and 'mode').
+    Raises HOperatorError 7980 (other architecture or mode; then nothing has changed), 2404/2454 (handle).
+
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.set_dl_model_param(model, "batch_size", 8)
+        >>> here, there = (ha.create_dl_pruning(model, "oracle", []) for _ in range(2))
+        >>> ha.add_dl_pruning_batch(model, here, ha.demo_samples()[:8])
+        >>> ha.add_dl_pruning_batch(model, there, ha.demo_samples()[8:16])
+        >>> sent = ha.serialized_item_as_bytes(ha.serialize_handle(there))
+        >>> ha.merge_dl_pruning(here, ha.deserialize_handle(ha.serialized_item_from_bytes(sent)))
+    """
+    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
+    data.merge(unwrap(dlpruning_handle_other, SEM_TYPE, PruningData, 2))
 
 
 def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle) -> HHandle:

@@ -6,7 +6,7 @@ import io
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -192,6 +192,33 @@ class PruningData:
             self.weighed = scores
             self.count += len(images)
             self.calibration.add(images, labels)
+
+    def merge(self, other: PruningData) -> None:
+        """Add what other pruning data have found; parameters stay.
+
+        Raises HOperatorError 7980 if the others belong to another architecture or mode; then nothing has changed.
+        """
+        with other.lock:  # one after the other, so that two threads cannot wait for each other
+            copy = replace(other, sums=other.sums.copy(), calibration=other.calibration.copy())
+            mode = other.settings.mode
+        with self.lock:
+            if copy.signature != self.signature:
+                raise HOperatorError(
+                    H_ERR_DL_PRUNING_WRONG_DATA,
+                    f"The pruning data belong to two architectures ({len(self.layers)} convolutions and "
+                    f"{len(self.kernels)} units; {len(copy.layers)} and {len(copy.kernels)}); only scores of the same "
+                    "network add up.",
+                )
+            if mode != self.settings.mode:
+                raise HOperatorError(
+                    H_ERR_DL_PRUNING_WRONG_DATA,
+                    f"The scores are of mode {self.settings.mode!r} and of mode {mode!r}; only those of one mode add "
+                    "up.",
+                )
+            self.sums += copy.sums
+            self.count += copy.count
+            self.weighed = copy.weighed if self.weighed is None else self.weighed
+            self.calibration.merge(copy.calibration)
 
     @property
     def is_scored(self) -> bool:
