@@ -13,6 +13,8 @@ from onnx_ir.passes import common
 MIN_OPSET = 18
 #: GroupNormalization has one scale per channel since opset 21; the older form is deprecated.
 GROUP_NORMALIZATION_OPSET = 21
+#: Before IR version 4 an initializer had to be an input as well.
+_IR_VERSION = 8
 #: Initializers with more elements than this cannot steer the converter: they need not pass through it.
 _SMALL = 4096
 
@@ -49,6 +51,7 @@ def lift(model: ir.Model, input_shapes: Mapping[str, tuple[int, ...]], min_opset
 def _converted(model: ir.Model, target: int) -> ir.Model:
     """Convert the graph alone: large initializers wait outside, replaced by graph inputs."""
     graph = model.graph
+    model.ir_version = max(model.ir_version, _IR_VERSION)
     weights = {
         name: tensor
         for name, value in graph.initializers.items()
