@@ -144,7 +144,9 @@ def _edges(graph: ir.Graph, consumers: Sequence[Consumer]) -> list[tuple[int, Ed
         if np.all(consumer.units < 0):
             continue
         node = nodes[consumer.output]
-        slot = next(i for i, value in enumerate(node.inputs) if value is not None and value.name == consumer.input)
+        # Lifting keeps the names of most values, not of all (Upsample); what is mixed is a node's first input then.
+        named = (i for i, value in enumerate(node.inputs) if value is not None and value.name == consumer.input)
+        slot = next(named, 0)
         edges.append((index, (node, slot), consumer.axis))
     return edges
 
