@@ -13,10 +13,14 @@ from dlprune.classifier import Classifier
 from dlprune.dictionary import Dictionary, unwrap_dict
 from dlprune.errors import (
     H_ERR_DL_INVALID_OUTPUT,
+    H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+    H_ERR_DL_READ_ONNX,
+    H_ERR_DL_WRITE_ONNX,
     H_ERR_NO_SERIALIZED_ITEM,
     H_ERR_WIPT3,
     HOperatorError,
 )
+from dlprune.guard import guarded
 from dlprune.handle import HHandle, new_handle, unwrap
 from dlprune.image import HObject, himage_from_numpy_array
 from dlprune.samples import images, read_samples
@@ -31,6 +35,7 @@ def unwrap_model(handle: object, index: int) -> Classifier:
     return unwrap(handle, "dl_model", Classifier, index)
 
 
+@guarded(H_ERR_DL_READ_ONNX)
 def read_dl_model(file_name: str) -> HHandle:
     """Read a classifier from an ONNX file.
 
@@ -50,6 +55,7 @@ def read_dl_model(file_name: str) -> HHandle:
     return new_handle("dl_model", Classifier.read(to_str(file_name, "file_name", 1)))
 
 
+@guarded(H_ERR_DL_WRITE_ONNX)
 def write_dl_model(dlmodel_handle: HHandle, file_name: str) -> None:
     """Check a model and write it to an ONNX file in one step; nothing half-written remains if it fails.
 
@@ -72,6 +78,7 @@ def write_dl_model(dlmodel_handle: HHandle, file_name: str) -> None:
     unwrap_model(dlmodel_handle, 1).write(to_str(file_name, "file_name", 2))
 
 
+@guarded(H_ERR_DL_WRITE_ONNX)
 def serialize_dl_model(dlmodel_handle: HHandle) -> HHandle:
     """Write a model into a serialized item, with the same content as write_dl_model.
 
@@ -88,6 +95,7 @@ def serialize_dl_model(dlmodel_handle: HHandle) -> HHandle:
     return serialize_handle(dlmodel_handle)
 
 
+@guarded(H_ERR_DL_READ_ONNX)
 def deserialize_dl_model(serialized_item_handle: HHandle) -> HHandle:
     """Make a model from a serialized item.
 
@@ -227,6 +235,7 @@ def get_dl_model_param_s(dlmodel_handle: HHandle, gen_param_name: str) -> Elemen
 # --- Applying --------------------------------------------------------------------------------------------------------
 
 
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
 def apply_dl_model(
     dlmodel_handle: HHandle, dlsample_batch: Sequence[HHandle] | HHandle, outputs: Sequence[str] | str
 ) -> list[HHandle]:

@@ -20,6 +20,7 @@ from .errors import (
     HOperatorError,
 )
 from .gradients import GradientError
+from .guard import guarded
 from .handle import HHandle, new_handle, unwrap
 from .image import HObject
 from .lift import LiftError
@@ -40,6 +41,7 @@ SEM_TYPE = "dl_pruning"
 register_serializer(SEM_TYPE, PruningData, PruningData.to_bytes, PruningData.from_bytes)
 
 
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
 def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | Sequence[HHandle]) -> HHandle:
     """Create the data that pruning a classifier needs.
 
@@ -183,6 +185,7 @@ def get_dl_pruning_layer_info(dlpruning_handle: HHandle) -> list[HHandle]:
     return [from_python_dict(info) for info in data.layer_info()]
 
 
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
 def add_dl_pruning_batch(
     dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle, dlsample_batch: Sequence[HHandle]
 ) -> None:
@@ -249,6 +252,7 @@ def merge_dl_pruning(dlpruning_handle: HHandle, dlpruning_handle_other: HHandle)
     data.merge(unwrap(dlpruning_handle_other, SEM_TYPE, PruningData, 2))
 
 
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
 def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle) -> HHandle:
     """Return a pruned copy of a model: smaller weights, fewer operations, everything else as before.
 
