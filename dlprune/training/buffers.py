@@ -49,8 +49,22 @@ class Snapshot:
 
 
 class Bank:
-    """One set of weights and solver states."""
+    """One set of weights and solver states, each flat."""
 
     def __init__(self, weights: Mapping[str, Array], states: Mapping[str, Mapping[str, Array]]) -> None:
-        self.weights = {name: place(array) for name, array in weights.items()}
-        self.states = {kind: {name: place(array) for name, array in arrays.items()} for kind, arrays in states.items()}
+        self._shapes = {name: array.shape for name, array in weights.items()}
+        self.weights = {name: place(array.reshape(-1)) for name, array in weights.items()}
+        self.states = {
+            kind: {name: place(array.reshape(-1)) for name, array in arrays.items()} for kind, arrays in states.items()
+        }
+
+    def fetch_weights(self) -> dict[str, Array]:
+        """Return copies of the weights in their shapes."""
+        return self._fetched(self.weights)
+
+    def fetch_states(self) -> dict[str, dict[str, Array]]:
+        """Return copies of the states, by kind and name."""
+        return {kind: self._fetched(values) for kind, values in self.states.items()}
+
+    def _fetched(self, values: Mapping[str, ort.OrtValue]) -> dict[str, Array]:
+        return {name: fetch(value).astype(np.float32).reshape(self._shapes[name]) for name, value in values.items()}

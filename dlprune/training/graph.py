@@ -105,14 +105,25 @@ class _Assembly:
         return self._sheet.names.of(what)
 
     def _promote(self, name: str) -> ir.Value:
-        """Make a weight an input of the graph."""
+        """Make a weight an input of the graph, flat (see Sheet.step), and return it in its shape."""
         value = self._graph.initializers.pop(name)
         tensor = value.const_value
         assert tensor is not None
-        value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
+        shape = tensor.shape.numpy()
+        value.shape, value.dtype = ir.Shape([math.prod(shape)]), tensor.dtype
         value.const_value = None
         self._graph.inputs.append(value)
-        return value
+        if len(shape) == 1:
+            return value
+        readers = list(value.uses())
+        target = ir.Value(name=f"{name}/shape", const_value=ir.tensor(np.array(shape, np.int64), name=f"{name}/shape"))
+        self._graph.register_initializer(target)
+        shaped = ir.node("Reshape", [value, target], name=f"{name}/shaped")
+        shaped.outputs[0].name = f"{name}/shaped"
+        self._graph.insert_before(self._graph[0], shaped)
+        for reader in readers:
+            reader.node.replace_input_with(reader.idx, shaped.outputs[0])
+        return shaped.outputs[0]
 
     def _use_batch_statistics(self) -> list[tuple[ir.Node, str | None, str | None]]:
         """Put every BatchNormalization into training mode; with momentum 0 its outputs are those of the batch."""
@@ -151,15 +162,17 @@ class _Assembly:
         gradients = {name: found[weight] for name, weight in self._weights.items() if weight in found}
         if not gradients:
             raise TrainGraphError("none of its weights can be trained (all are frozen, or none reaches the output)")
+        inputs = {value.name or "": value for value in self._graph.inputs}
+        for name in self._weights.keys() - gradients:
+            self._graph.inputs.remove(inputs[name])
         shapes = {name: shape_of(self._weights[name]) for name in gradients}
-        for name in [name for name in self._weights if name not in gradients]:
-            self._graph.inputs.remove(self._weights[name])
+        flat = {name: self._flat(gradient, shapes[name]) for name, gradient in gradients.items()}
         self._sheet.output(self._name(LOSS), loss.value, (recipe.batch,))
         self._sheet.output(self._name(LOGITS), logits, (recipe.batch, classes))
         if statistics:
-            flat = [value for _, values in statistics for value in values]
-            self._sheet.output(self._name(STATISTICS), self._writer.op("Concat", *flat, axis=0), None)
-        step = self._finish(gradients, shapes)
+            rows = [value for _, values in statistics for value in values]
+            self._sheet.output(self._name(STATISTICS), self._writer.op("Concat", *rows, axis=0), None)
+        step = self._finish(flat, {name: inputs[name] for name in flat})
         return TrainGraph(
             recipe=recipe,
             model=self._model,
@@ -194,7 +207,7 @@ class _Assembly:
                     "freeze its statistics ('batchnorm_frozen')"
                 )
             zero = self._sheet.scalar(ZERO)
-            first = next(iter(self._graph))
+            first = self._graph[0]
             for slot in (3, 4):
                 factor = self._writer.constant(np.array(1.0 + 2 * number + slot, np.float32))
                 scaled = ir.node("Mul", [zero, factor])
@@ -222,20 +235,24 @@ class _Assembly:
         )
         return losses.distilled(w, logits, found, teacher)
 
+    def _flat(self, gradient: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+        return gradient if len(shape) == 1 else self._writer.reshape(gradient, (math.prod(shape),))
+
     def _finish(
-        self, gradients: Mapping[str, ir.Value], shapes: Mapping[str, tuple[int, ...]]
+        self, gradients: Mapping[str, ir.Value], weights: Mapping[str, ir.Value]
     ) -> tuple[ir.Model, Sheet] | None:
         """Write the solver step, or add the gradients to a total and return the graph of the step."""
         if self._recipe.parts == 1:
-            self._sheet.step(self._recipe, gradients, self._weights, shapes, self._kernels)
+            self._sheet.step(self._recipe, gradients, weights, self._kernels)
             return None
         names = self._sheet.names
         for name, gradient in gradients.items():
-            total = self._sheet.input(names.total(name), shapes[name])
-            self._sheet.output(names.new_total(name), self._writer.op("Add", total, gradient), shapes[name])
+            size = shape_of(weights[name])
+            total = self._sheet.input(names.total(name), size)
+            self._sheet.output(names.new_total(name), self._writer.op("Add", total, gradient), size)
         graph = ir.Graph([], [], nodes=[], opset_imports={"": 18}, name="step")
         sheet = Sheet(graph, Writer(graph, names.prefix), names)
-        weights = {name: sheet.input(name, shape) for name, shape in shapes.items()}
-        totals = {name: sheet.input(names.total(name), shape) for name, shape in shapes.items()}
-        sheet.step(self._recipe, totals, weights, shapes, self._kernels)
+        own = {name: sheet.input(name, shape_of(weights[name])) for name in gradients}
+        totals = {name: sheet.input(names.total(name), shape_of(weights[name])) for name in gradients}
+        sheet.step(self._recipe, totals, own, self._kernels)
         return ir.Model(graph, ir_version=9), sheet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,7 +56,9 @@ class Runner:
         self._statistics = empty((sum(2 * one.channels for one in graph.normalizations),))
         self._totals: list[dict[str, ort.OrtValue]] = []
         if recipe.parts > 1:  # the first part adds to zeros, the others write the second and third in turn
-            self._totals = [{name: place(np.zeros(s, np.float32)) for name, s in shapes.items()} for _ in range(3)]
+            self._totals = [
+                {name: place(np.zeros(math.prod(s), np.float32)) for name, s in shapes.items()} for _ in range(3)
+            ]
         self._names = names
         self._bindings: dict[tuple[str, int, int, int], ort.IOBinding] = {}
 

@@ -128,7 +128,7 @@ class Trainer:
             return 0.0
         total = 0.0
         for name in graph.kernels:
-            flat = self._banks[source].weights[name].numpy().reshape(-1)
+            flat = self._banks[source].weights[name].numpy()
             total += float(np.dot(flat, flat))
         return rates.weight_prior / 2 * total
 
@@ -196,9 +196,9 @@ class Trainer:
         states = {kind: dict(arrays) for kind, arrays in self._snapshot.states.items()}
         if self._banks is not None:
             held = self._banks[state.bank]
-            weights |= {name: fetch(value).astype(np.float32) for name, value in held.weights.items()}
-            for kind, values in held.states.items():
-                states.setdefault(kind, {}).update({n: fetch(v).astype(np.float32) for n, v in values.items()})
+            weights |= held.fetch_weights()
+            for kind, arrays in held.fetch_states().items():
+                states.setdefault(kind, {}).update(arrays)
         return Snapshot(self._snapshot.solver, weights, states, dict(state.statistics), state.steps)
 
     def restore(self, snapshot: Snapshot, step_count: int | None = None) -> None:
@@ -221,7 +221,7 @@ class Trainer:
         state = self._state
         new: dict[str, Array] = dict(self._snapshot.weights)
         if self._banks is not None:
-            new |= {name: fetch(value).astype(np.float32) for name, value in self._banks[state.bank].weights.items()}
+            new |= self._banks[state.bank].fetch_weights()
         new |= state.statistics
         initializers = model.graph.initializers
         for name, array in new.items():
@@ -235,7 +235,10 @@ class Trainer:
     @property
     def masks(self) -> dict[str, Array]:
         """Masks by name of the weight."""
-        return {name: fetch(self._mask_values[name]).astype(np.float32) for name in sorted(self._masked)}
+        return {
+            name: fetch(self._mask_values[name]).astype(np.float32).reshape(self._snapshot.weights[name].shape)
+            for name in sorted(self._masked)
+        }
 
     def set_masks(self, masks: Mapping[str, Array]) -> None:
         """Multiply weights by masks, now and after every step.
@@ -255,13 +258,13 @@ class Trainer:
             factor = mask.astype(np.float32)
             if self._banks is not None and name in self._trained:
                 held = self._banks[self._state.bank].weights[name]
-                held.update_inplace(fetch(held).astype(np.float32) * factor)
+                held.update_inplace(fetch(held).astype(np.float32) * factor.reshape(-1))
             else:
                 weights[name] = weights[name] * factor
             if name in self._mask_values:  # sessions are bound to it
-                self._mask_values[name].update_inplace(factor)
+                self._mask_values[name].update_inplace(np.ascontiguousarray(factor).reshape(-1))
             else:
-                self._mask_values[name] = place(factor)
+                self._mask_values[name] = place(factor.reshape(-1))
         self._masked = frozenset(masks)
         self._snapshot = replace(self._snapshot, weights=weights)
         self._state = replace(self._state)  # another object: the graph has to be brought up to date
