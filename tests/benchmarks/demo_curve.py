@@ -1,7 +1,7 @@
 """Draw accuracy against the share of kernels removed for the embedded classifier: the picture of the README.
 
-Scores with the 600 calibration images, shows the accuracy on the 600 test images, no training. Needs matplotlib; about
-a minute::
+Scores with the 600 calibration images, shows the accuracy on the 600 test images, no training. Needs matplotlib; some
+minutes::
 
     python tests/benchmarks/demo_curve.py [picture]
 """
