@@ -43,6 +43,7 @@ from dlprune.tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_h
 
 if TYPE_CHECKING:  # at run time __getattr__ brings them
     from dlprune.demo import demo_model_file, demo_samples
+    from dlprune.insight import compare_dl_pruning_scores
     from dlprune.model import (
         apply_dl_model,
         clear_dl_model,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         merge_dl_pruning,
         set_dl_pruning_param,
     )
-    from dlprune.training.operators import train_dl_model_batch
+    from dlprune.training.operators import finetune_dl_model, train_dl_model_batch
 
 __version__ = "0.1.0"
 
@@ -121,6 +122,7 @@ __all__ = [
     "write_dl_model",
     # Pruning
     "add_dl_pruning_batch",
+    "compare_dl_pruning_scores",
     "create_dl_pruning",
     "gen_dl_pruned_model",
     "get_dl_pruning_layer_info",
@@ -129,6 +131,7 @@ __all__ = [
     "merge_dl_pruning",
     "set_dl_pruning_param",
     # Training
+    "finetune_dl_model",
     "train_dl_model_batch",
     # Embedded example
     "demo_model_file",
@@ -142,7 +145,7 @@ __all__ = [
 
 # Modules that work on graphs are imported at the first use of one of their operators: ONNX's graph library takes longer
 # to import than all the rest.
-_LATE = ("dlprune.model", "dlprune.pruning", "dlprune.training.operators", "dlprune.demo")
+_LATE = ("dlprune.model", "dlprune.pruning", "dlprune.insight", "dlprune.training.operators", "dlprune.demo")
 
 
 def __getattr__(name: str) -> object:
