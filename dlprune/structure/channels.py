@@ -82,14 +82,11 @@ def free_sets(sets: ChannelSets, rows: Ids) -> int:
     rows = sets.find(rows)
     trial = ChannelSets()
     positions = trial.fresh(len(rows))
-    owner: dict[int, int] = {}
-    for position, row in zip(positions, rows, strict=True):
-        for identity in np.unique(row):
-            other = owner.setdefault(int(identity), int(position))
-            trial.unite(np.array([other]), np.array([position]), "")
-    held = [owner[int(i)] for i in np.unique(rows) if sets.held(np.array([i]))[0]]
-    if held:
-        trial.hold(np.array(held), "held")
+    order = np.argsort(rows, axis=None, kind="stable")
+    members, owners = rows.reshape(-1)[order], np.repeat(positions, rows.shape[1])[order]
+    same = members[1:] == members[:-1]
+    trial.unite(owners[:-1][same], owners[1:][same], "")
+    trial.hold(positions[sets.held(rows).any(axis=1)], "held")
     roots = np.unique(trial.find(positions))
     free = int(np.count_nonzero(~trial.held(roots)))
     return free if len(roots) > 1 else 0

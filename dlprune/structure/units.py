@@ -41,28 +41,27 @@ class ChannelSets:
     def unite(self, first: Ids, second: Ids, reason: str) -> None:
         """Couple two equally long id arrays position by position; `reason` holds what is coupled to data."""
         left, right = self.find(first.reshape(-1)), self.find(second.reshape(-1))
-        differ = left != right
-        if not differ.any():
-            return
-        for a, b in np.unique(np.stack([left[differ], right[differ]], axis=1), axis=0):
-            self._unite_pair(int(a), int(b), reason)
+        to_data = (left == DATA) | (right == DATA)
+        loose = np.maximum(left, right)[to_data]
+        self._merge(left[~to_data], right[~to_data])
+        self.hold(loose[loose != DATA], reason)
 
-    def _unite_pair(self, a: int, b: int, reason: str) -> None:
-        a, b = int(self.find(np.array([a]))[0]), int(self.find(np.array([b]))[0])
-        if a == b:
-            return
-        if DATA in (a, b):
-            self._reason.setdefault(max(a, b), reason)
-            return
-        low, high = min(a, b), max(a, b)
-        self._parent[high] = low
-        if high in self._reason:
-            self._reason.setdefault(low, self._reason.pop(high))
+    def _merge(self, left: Ids, right: Ids) -> None:
+        merged = []
+        while (differ := left != right).any():
+            # Each round hangs every greater root under the least that it meets; what that forgets comes up again.
+            high = np.maximum(left, right)[differ]
+            np.minimum.at(self._parent, high, np.minimum(left, right)[differ])
+            merged.append(high)
+            left, right = self.find(left[differ]), self.find(right[differ])
+        for root in np.unique(np.concatenate(merged)).tolist() if merged else ():
+            if root in self._reason:
+                self._reason.setdefault(int(self.find(np.array([root]))[0]), self._reason.pop(root))
 
     def hold(self, ids: Ids, reason: str) -> None:
         """Declare that these ids' sets may not leave; the first reason given is kept."""
-        for root in np.unique(self.find(ids.reshape(-1))):
-            self._reason.setdefault(int(root), reason)
+        for root in np.unique(self.find(ids.reshape(-1))).tolist():
+            self._reason.setdefault(root, reason)
 
     def held(self, ids: Ids) -> NDArray[np.bool_]:
         """Tell for each id whether its set is held."""
