@@ -75,6 +75,7 @@ class Ledger:
         self._terms = [term for term in terms if len(term.members)]
         self.purses = np.zeros(unit_num, np.int64) if purses is None else purses
         self.savings: Amounts = np.zeros(unit_num)
+        self._open = np.ones(unit_num, np.bool_)
         self._concerns: list[list[Term]] = [[] for _ in range(unit_num)]
         for term in self._terms:
             self.savings[term.members] += term.savings()
@@ -85,6 +86,11 @@ class Ledger:
     def total(self) -> float:
         """The sum of all terms that a unit takes part in."""
         return sum(term.total for term in self._terms)
+
+    def close(self, units: NDArray[np.bool_]) -> None:
+        """Leave units out of the account; they seem to save nothing, bool [U]."""
+        self._open &= ~units
+        self.savings[units] = 0.0
 
     def saving(self, units: Sequence[int]) -> float:
         """Return what these units would save together; they are of one purse."""
@@ -99,9 +105,9 @@ class Ledger:
     def remove(self, unit: int) -> None:
         """Take a unit out; what its neighbours would save changes with it."""
         for term in self._concerns[unit]:
-            self.savings[term.members] -= term.savings()
+            before = term.savings()
             term.remove(unit)
-            self.savings[term.members] += term.savings()
+            self.savings[term.members] += (term.savings() - before) * self._open[term.members]
         self.savings[unit] = 0.0
 
 

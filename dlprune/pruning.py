@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,9 +29,9 @@ from .pruningdata import PruningData
 from .quantised import quantised_node
 from .samples import read_batch
 from .scoregraph import ScoreGraphError
-from .selection import Mask
+from .selection import Limits, dense_features
 from .serialization import register_serializer
-from .steps import Plan, Stepper
+from .steps import Plan, Progress, Pruned, Stepper
 from .surgery import SurgeryError
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
 
@@ -73,18 +72,28 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     classifier.require_classification("create_dl_pruning")
     _refuse_quantised(classifier)
     data = PruningData.of(analysis_of(classifier))
-    if not data.prunable_kernel_num:
-        reasons = "; ".join(f"{layer.name!r}: {layer.reason}" for layer in data.layers[:8])
-        raise HOperatorError(
-            H_ERR_DL_PRUNING_UNSUPPORTED_BY_CNN,
-            f"None of the {len(data.layers)} convolutions of this model can lose a kernel"
-            + (f" ({reasons}{'; …' if len(data.layers) > 8 else ''})." if reasons else ": it has no convolution."),
-        )
     for name, values in settings.items():
         data.set(name, values)
+    _require_prunable(data)
     if isinstance(data.criterion, Weighed):
         data.weighed = data.criterion.weigh(_network(classifier))
     return new_handle(SEM_TYPE, data)
+
+
+def _require_prunable(data: PruningData) -> None:
+    if data.prunable_kernel_num or data.prunable_feature_num:
+        return
+    listed = list(zip(data.layers, data.reasons(), strict=True))
+    reasons = "; ".join(f"{layer.name!r}: {reason}" for layer, reason in listed[:8])
+    hint = ""
+    if dense_features(data.kernels, data.features).any() and data.settings.prune_dense == "false":
+        hint = " Its dense layers have features that may leave; set 'prune_dense' to 'true' for that."
+    raise HOperatorError(
+        H_ERR_DL_PRUNING_UNSUPPORTED_BY_CNN,
+        f"None of the {len(listed)} convolutions of this model can lose a kernel"
+        + (f" ({reasons}{'; …' if len(listed) > 8 else ''})." if listed else ": it has no convolution.")
+        + hint,
+    )
 
 
 def _refuse_quantised(classifier: Classifier) -> None:
@@ -282,7 +291,7 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     classifier.require_classification("gen_dl_pruned_model")
     _fitting(classifier, data)
     with data.lock:
-        pruned, data.removed = _prune(classifier, data)
+        pruned, _ = generate(classifier, data)
     return new_handle("dl_model", pruned)
 
 
@@ -293,25 +302,34 @@ def _plan(data: PruningData) -> Plan:
     automatic = "score" if settings.compensation == "none" else data.criterion.selection
     by_score = "score" in (settings.selection, automatic if settings.selection == "auto" else "")
     # Who chooses by the score alone needs a limit, or whole layers collapse; the remaining error needs none.
-    margin = percentage + 20.0 if by_score else 100.0
-    cap = 100.0 if percentage == 100 else margin if share == "auto" else float(share)
+    cap = (None if by_score else 1.0) if share == "auto" else float(share) / 100
     return Plan(
-        budget=math.floor(data.prunable_kernel_num * percentage / 100 + 1e-9),
-        step=max(math.floor(data.prunable_kernel_num * float(settings.step_percentage) / 100), 1),
-        cap=min(cap, 100.0) / 100,
+        percentage=percentage,
+        step=float(settings.step_percentage),
+        target=settings.target,
+        dense=settings.prune_dense == "true",
+        limits=Limits(held=data.held, floors=data.floors, multiple=settings.kernel_multiple),
+        cap=cap,
         selection="score" if by_score else "reconstruction",
         normalization=settings.normalization,
         compensation=settings.compensation,
+        reestimate=settings.batchnorm == "reestimate",
     )
 
 
-def _prune(classifier: Classifier, data: PruningData) -> tuple[Classifier, Mask]:
+def generate(
+    classifier: Classifier, data: PruningData, progress: Progress = lambda _name, _share: None
+) -> tuple[Classifier, Pruned]:
+    """Prune a classifier that fits the data, and write into the data what that came to; see gen_dl_pruned_model."""
     plan, criterion = _plan(data), data.criterion
     images, labels = _images(classifier, data, plan)
+    held_out = None
+    if plan.target == "accuracy_drop":
+        images, labels, held_out = _split(data, images, labels)
     try:
         network = _network(classifier)
         tally = criterion.measure(network, images, labels) if isinstance(criterion, Weighed) else data.tally()
-        result = Stepper(classifier, images, labels, criterion, tally).run(plan)
+        result = Stepper(classifier, images, labels, criterion, tally, progress, held_out).run(plan)
     except SurgeryError as error:
         raise HOperatorError(
             H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be pruned: {error}. It was left as it is."
@@ -320,7 +338,22 @@ def _prune(classifier: Classifier, data: PruningData) -> tuple[Classifier, Mask]
         raise _not_scorable(error) from error
     pruned = classifier.with_model(result.model)
     pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
-    return pruned, result.gone
+    data.finish(result.gone, result.reached)
+    return pruned, result
+
+
+def _split(data: PruningData, images: Images, labels: Labels) -> tuple[Images, Labels, tuple[Images, Labels]]:
+    """Share out the remembered images: those with the smallest content hashes for the refit, the others held out."""
+    settings = data.settings
+    wanted = settings.calibration_image_num + settings.held_out_image_num
+    fitted = min(max(len(images) * settings.calibration_image_num // wanted, 1), settings.calibration_image_num)
+    if len(images) < 2 or not len(data.calibration):
+        raise HOperatorError(
+            H_ERR_DL_PRUNING_WRONG_DATA,
+            "With 'target' 'accuracy_drop' accuracy is measured on remembered images that nothing is fitted to, but "
+            f"the pruning data holds {len(data.calibration)} images; add a batch of several images first.",
+        )
+    return images[:fitted], labels[:fitted], (images[fitted:], labels[fitted:])
 
 
 def _images(classifier: Classifier, data: PruningData, plan: Plan) -> tuple[Images, Labels]:
@@ -333,7 +366,7 @@ def _images(classifier: Classifier, data: PruningData, plan: Plan) -> tuple[Imag
             H_ERR_DL_PRUNING_WRONG_DATA,
             "The pruning data holds no scores yet; call add_dl_pruning_batch with at least one batch first.",
         )
-    if (plan.compensation, plan.selection) != ("none", "score"):
+    if not plan.is_plain:
         raise HOperatorError(
             H_ERR_DL_PRUNING_WRONG_DATA,
             f"Mode {mode!r} scores without images, but 'compensation' {plan.compensation!r} and 'selection' "

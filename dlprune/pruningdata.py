@@ -22,9 +22,11 @@ from .errors import (
     H_ERR_WIPV2,
     HOperatorError,
 )
+from .limits import floors, held_units, layer_patterns, layer_percentages, matches, require_match
 from .parameters import bad_value, choice, count, number, one, text
-from .selection import NORMALIZATIONS, removable_kernels
+from .selection import NORMALIZATIONS, dense_features, removable
 from .structure import FIXED
+from .targets import TARGETS
 from .tuples import Element, HTuple
 
 COMPENSATIONS = ("least_squares", "bias", "none")
@@ -44,6 +46,14 @@ class Settings:
     selection: str = "auto"
     step_percentage: int | float = 10
     calibration_image_num: int = 256
+    target: str = "kernels"
+    held_out_image_num: int = 256
+    kernel_multiple: int = 1
+    min_kernel_num: int = 1
+    exclude_layers: tuple[str, ...] = ()
+    layer_percentages: tuple[str, ...] = ()
+    prune_dense: str = "false"
+    batchnorm: str = "keep"
 
 
 def _mode(name: str, values: HTuple) -> str:
@@ -80,13 +90,22 @@ _CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
     "selection": choice(*SELECTIONS),
     "step_percentage": number(0, 100, above=True),
     "calibration_image_num": count,
+    "target": choice(*TARGETS),
+    "held_out_image_num": count,
+    "kernel_multiple": count,
+    "min_kernel_num": count,
+    "exclude_layers": layer_patterns,
+    "layer_percentages": layer_percentages,
+    "prune_dense": choice("false", "true"),
+    "batchnorm": choice("keep", "reestimate"),
 }
 SETTABLE = frozenset(_CHECKS)
+_BY_LAYER = ("exclude_layers", "layer_percentages")
 
 
 @dataclass(frozen=True)
 class LayerUnits:
-    """One convolution as the handle remembers it."""
+    """One convolution or dense layer as the handle remembers it."""
 
     name: str
     reason: str
@@ -100,23 +119,30 @@ class PruningData:
     Attributes:
         signature: digest of the architecture.
         layers: every convolution in graph order.
+        dense: every dense layer in graph order.
         kernels: kernels per unit, int64 [U].
-        prunable_kernel_num: the most kernels that can leave.
+        features: features of dense layers per unit, int64 [U].
+        constraints: units of which at least one must stay.
         sums: what the criterion has added up over samples, float64 […, U]; for 'oracle' each unit's absolute score.
         count: number of samples that were added.
         weighed: scores of a criterion that needs no samples, float64 [U], once it has seen a model.
         calibration: bounded sample of the scored images.
         removed: units that left in the last gen_dl_pruned_model, or None.
+        pruned_percentage, target_reached: what that came to.
     """
 
     signature: str
     layers: tuple[LayerUnits, ...]
+    dense: tuple[LayerUnits, ...]
     kernels: NDArray[np.int64]
-    prunable_kernel_num: int
+    features: NDArray[np.int64]
+    constraints: tuple[NDArray[np.int64], ...]
     sums: NDArray[np.float64]
     count: int = 0
     weighed: NDArray[np.float64] | None = None
     removed: NDArray[np.bool_] | None = None
+    pruned_percentage: float = 0.0
+    target_reached: float = 0.0
     settings: Settings = field(default_factory=Settings)
     calibration: Calibration = field(default_factory=lambda: Calibration(Settings.calibration_image_num))
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
@@ -128,8 +154,10 @@ class PruningData:
         return cls(
             signature=analysis.signature,
             layers=tuple(LayerUnits(layer.name, layer.reason, layer.units) for layer in structure.layers),
+            dense=tuple(LayerUnits(layer.name, layer.reason, layer.units) for layer in structure.dense),
             kernels=structure.kernels,
-            prunable_kernel_num=removable_kernels(structure),
+            features=structure.features,
+            constraints=structure.constraints,
             sums=np.zeros(structure.unit_num),
         )
 
@@ -143,6 +171,9 @@ class PruningData:
                 H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, f"The parameter {name!r} {what}; settable are {known}."
             )
         checked = check(name, values)
+        if name in _BY_LAYER:
+            patterns = checked if name == "exclude_layers" else [entry.rpartition(":")[0] for entry in checked]
+            require_match(name, patterns, [layer.name for layer in self.layers + self.dense])
         with self.lock:
             if name == "mode" and checked != self.settings.mode:
                 self._require_empty(checked)
@@ -151,7 +182,8 @@ class PruningData:
             setattr(self.settings, name, checked)
             if name == "mode" and not self.count:
                 self.sums = self.criterion.start(len(self.kernels))
-            self.calibration.resize(self.settings.calibration_image_num)
+            held_out = self.settings.held_out_image_num if self.settings.target == "accuracy_drop" else 0
+            self.calibration.resize(self.settings.calibration_image_num + held_out)
 
     def get(self, name: str) -> list[Element]:
         """Return the values of a parameter. Raises HOperatorError 7911."""
@@ -160,7 +192,8 @@ class PruningData:
             if reader is not None:
                 return reader(self)
             if name in SETTABLE:
-                return [getattr(self.settings, name)]
+                value = getattr(self.settings, name)
+                return list(value) if isinstance(value, tuple) else [value]
         known = ", ".join(repr(n) for n in sorted(READABLE))
         raise HOperatorError(
             H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, f"The parameter {name!r} is not known; possible are {known}."
@@ -234,10 +267,62 @@ class PruningData:
         """Return the score of each unit, float64 [U]; for 'oracle' its mean absolute score."""
         return self.criterion.scores(self.tally())
 
+    def finish(self, removed: NDArray[np.bool_], reached: float) -> None:
+        """Note what gen_dl_pruned_model has removed, and what it has reached of the target."""
+        with self.lock:
+            self.removed = removed
+            self.pruned_percentage = 100.0 * self.pruned_kernel_num / max(self.prunable_kernel_num, 1)
+            self.target_reached = reached
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """Units that must stay because one of their layers is excluded, bool [U]."""
+        layers = [(layer.name, layer.units) for layer in self.layers + self.dense]
+        return held_units(self.settings.exclude_layers, layers, len(self.kernels))
+
+    @property
+    def floors(self) -> NDArray[np.int64]:
+        """Kernels that must stay in each convolution and dense layer, int64 [L]."""
+        layers = [(layer.name, layer.units) for layer in self.layers + self.dense]
+        return floors(self.settings.layer_percentages, self.settings.min_kernel_num, layers)
+
+    @property
+    def prunable_kernel_num(self) -> int:
+        """The most kernels that can leave."""
+        return int(self.kernels[self._leaving(self.kernels)].sum())
+
+    @property
+    def prunable_feature_num(self) -> int:
+        """The most features of dense layers that can leave; 0 if they must stay."""
+        if self.settings.prune_dense == "false":
+            return 0
+        counts = dense_features(self.kernels, self.features)
+        return int(counts[removable(counts, self.constraints, self.held, already=self._leaving(self.kernels))].sum())
+
+    def _leaving(self, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return removable(counts, self.constraints, self.held)
+
     @property
     def pruned_kernel_num(self) -> int:
         """Kernels that left in the last gen_dl_pruned_model."""
         return 0 if self.removed is None else int(self.kernels[self.removed].sum())
+
+    @property
+    def pruned_feature_num(self) -> int:
+        """Features of dense layers that left in the last gen_dl_pruned_model, without those that kernels took along."""
+        counts = dense_features(self.kernels, self.features)
+        return 0 if self.removed is None else int(counts[self.removed].sum())
+
+    def reasons(self) -> list[str]:
+        """Return for each convolution why it cannot lose kernels, '' if it can."""
+        held, found = np.append(self.held, True), []
+        for layer in self.layers:
+            excluded = any(matches(pattern, layer.name) for pattern in self.settings.exclude_layers)
+            coupled = (
+                "its kernels only leave together with those of an excluded layer" if held[layer.units].all() else ""
+            )
+            found.append(layer.reason or ("it is excluded ('exclude_layers')" if excluded else coupled))
+        return found
 
     def layer_info(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per convolution, see get_dl_pruning_layer_info."""
@@ -245,14 +330,14 @@ class PruningData:
             scores, removed = self.scores(), self.removed
             gone = np.zeros(len(self.kernels) + 1, np.bool_) if removed is None else np.append(removed, False)
             infos = []
-            for layer in self.layers:
+            for layer, reason in zip(self.layers, self.reasons(), strict=True):
                 own = np.append(scores, -1.0)[layer.units] if self.is_scored else np.zeros(0)
                 infos.append(
                     {
                         "name": layer.name,
                         "kernel_num": len(layer.units),
-                        "prunable": int(not layer.reason),
-                        "reason": layer.reason,
+                        "prunable": int(not reason),
+                        "reason": reason,
                         "unit_ids": layer.units.tolist(),
                         "kernel_scores": own.tolist(),
                         "pruned_kernel_ids": np.flatnonzero((layer.units != FIXED) & gone[layer.units]).tolist(),
@@ -265,13 +350,18 @@ class PruningData:
         with self.lock:
             head = {
                 "signature": self.signature,
-                "names": [layer.name for layer in self.layers],
-                "reasons": [layer.reason for layer in self.layers],
-                "prunable_kernel_num": self.prunable_kernel_num,
+                "names": [layer.name for layer in self.layers + self.dense],
+                "reasons": [layer.reason for layer in self.layers + self.dense],
+                "conv_num": len(self.layers),
                 "count": self.count,
+                "pruned_percentage": self.pruned_percentage,
+                "target_reached": self.target_reached,
                 "settings": asdict(self.settings),
             }
-            arrays: dict[str, Any] = {f"layer{i}": layer.units for i, layer in enumerate(self.layers)}
+            arrays: dict[str, Any] = {f"layer{i}": layer.units for i, layer in enumerate(self.layers + self.dense)}
+            arrays["members"] = np.concatenate([np.zeros(0, np.int64), *self.constraints])
+            arrays["ends"] = np.cumsum([len(members) for members in self.constraints], dtype=np.int64)
+            arrays["kernels"], arrays["features"], arrays["sums"] = self.kernels, self.features, self.sums
             if self.weighed is not None:
                 arrays["weighed"] = self.weighed
             if self.removed is not None:
@@ -279,7 +369,7 @@ class PruningData:
             if len(self.calibration):
                 arrays["images"], arrays["labels"] = self.calibration.arrays()
             stream = io.BytesIO()
-            np.savez_compressed(stream, head=np.array(json.dumps(head)), kernels=self.kernels, sums=self.sums, **arrays)
+            np.savez_compressed(stream, head=np.array(json.dumps(head)), **arrays)
             return stream.getvalue()
 
     @classmethod
@@ -293,14 +383,19 @@ class PruningData:
             )
             found = cls(
                 signature=head["signature"],
-                layers=layers,
+                layers=layers[: head["conv_num"]],
+                dense=layers[head["conv_num"] :],
                 kernels=arrays["kernels"],
-                prunable_kernel_num=head["prunable_kernel_num"],
+                features=arrays["features"],
+                constraints=tuple(np.split(arrays["members"], arrays["ends"][:-1])),
                 sums=np.zeros(0),
                 removed=arrays.get("removed"),
+                pruned_percentage=head["pruned_percentage"],
+                target_reached=head["target_reached"],
             )
             for one_field in fields(Settings):
-                found.set(one_field.name, (head["settings"][one_field.name],))
+                value = head["settings"][one_field.name]
+                found.set(one_field.name, tuple(value) if isinstance(value, list) else (value,))
             found.sums, found.count, found.weighed = arrays["sums"], head["count"], arrays.get("weighed")
             if "images" in arrays:
                 found.calibration.add(arrays["images"], arrays["labels"])
@@ -308,10 +403,16 @@ class PruningData:
 
 
 _READERS: dict[str, Callable[[PruningData], list[Element]]] = {
-    "prunable_conv_num": lambda data: [sum(not layer.reason for layer in data.layers)],
-    "prunable_conv_layer_name": lambda data: [layer.name for layer in data.layers if not layer.reason],
+    "prunable_conv_num": lambda data: [data.reasons().count("")],
+    "prunable_conv_layer_name": lambda data: [
+        layer.name for layer, reason in zip(data.layers, data.reasons(), strict=True) if not reason
+    ],
     "prunable_kernel_num": lambda data: [data.prunable_kernel_num],
     "pruned_kernel_num": lambda data: [data.pruned_kernel_num],
-    "pruned_percentage": lambda data: [100.0 * data.pruned_kernel_num / max(data.prunable_kernel_num, 1)],
+    "pruned_percentage": lambda data: [data.pruned_percentage],
+    "target_reached": lambda data: [data.target_reached],
+    "prunable_feature_num": lambda data: [data.prunable_feature_num],
+    "pruned_feature_num": lambda data: [data.pruned_feature_num],
+    "scored_image_num": lambda data: [data.count],
 }
 READABLE = SETTABLE | frozenset(_READERS)

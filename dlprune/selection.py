@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +23,13 @@ _MOST_BLOCKS = 4
 _TOLERANCE = 1e-9
 
 
-def removable(kernels: Ids, constraints: Sequence[Ids], held: Mask | None = None, values: Scores | None = None) -> Mask:
+def removable(
+    kernels: Ids,
+    constraints: Sequence[Ids],
+    held: Mask | None = None,
+    values: Scores | None = None,
+    already: Mask | None = None,
+) -> Mask:
     """Return the units that leave if all leave that can: where several compete for the last place, a small one stays.
 
     Args:
@@ -31,13 +37,16 @@ def removable(kernels: Ids, constraints: Sequence[Ids], held: Mask | None = None
         constraints: unit sets of which at least one must stay.
         held: units that stay, bool [U].
         values: among units of one size the one with the highest value stays, float64 [U].
+        already: units that have left before, bool [U]; they are not returned.
     """
     values = np.zeros(len(kernels)) if values is None else values
     gone: Mask = np.zeros(len(kernels), np.bool_)
+    before = gone if already is None else already
     members = _memberships(constraints, len(kernels))
-    left = [len(constraint) for constraint in constraints]
+    left = [int((~before[constraint]).sum()) for constraint in constraints]
     for unit in np.lexsort((np.arange(len(kernels)), values, -kernels)):
-        if kernels[unit] == 0 or (held is not None and held[unit]) or any(left[i] == 1 for i in members[unit]):
+        stays = kernels[unit] == 0 or before[unit] or (held is not None and held[unit])
+        if stays or any(left[i] == 1 for i in members[unit]):
             continue
         gone[unit] = True
         for index in members[unit]:
@@ -114,6 +123,7 @@ class Room:
 
     Attributes:
         gone: units that were taken from this room, without earlier ones.
+        sizes: kernels of each unit, or its features if it holds no kernel, int64 [U].
     """
 
     def __init__(
@@ -130,10 +140,10 @@ class Room:
         before = self.gone if gone is None else gone
         self._members = _memberships(structure.constraints, structure.unit_num)
         self._left = [int((~before[members]).sum()) for members in structure.constraints]
-        self._sizes = structure.kernels + dense_features(structure.kernels, structure.features)
+        self.sizes = structure.kernels + dense_features(structure.kernels, structure.features)
         self._groups = structure.groups
-        self._shares = np.bincount(structure.groups, weights=self._sizes, minlength=1) * self.limits.cap + _TOLERANCE
-        self._shares -= np.bincount(structure.groups, weights=self._sizes * before, minlength=1)
+        self._shares = np.bincount(structure.groups, weights=self.sizes, minlength=1) * self.limits.cap + _TOLERANCE
+        self._shares -= np.bincount(structure.groups, weights=self.sizes * before, minlength=1)
         self._layers: list[list[tuple[int, int]]] = [[] for _ in range(structure.unit_num)]
         self._spare: list[int] = []
         self._kept: list[int] = []
@@ -158,7 +168,7 @@ class Room:
         self.budgets[self.ledger.purses[units[0]]] -= self.ledger.saving(units)
         for unit in units:
             self.gone[unit] = True
-            self._shares[self._groups[unit]] -= self._sizes[unit]
+            self._shares[self._groups[unit]] -= self.sizes[unit]
             self.ledger.remove(unit)
             for index in self._members[unit]:
                 self._left[index] -= 1
@@ -177,7 +187,7 @@ class Room:
         members: dict[int, int] = {}
         layers: dict[int, int] = {}
         for unit in units:
-            shares[self._groups[unit]] = shares.get(self._groups[unit], 0) + int(self._sizes[unit])
+            shares[self._groups[unit]] = shares.get(self._groups[unit], 0) + int(self.sizes[unit])
             for index in self._members[unit]:
                 members[index] = members.get(index, 0) + 1
             for index, number in self._layers[unit]:
@@ -233,15 +243,28 @@ class FixedHarm:
 
 @dataclass(frozen=True)
 class Prices:
-    """What harm is divided by: the savings in the ledger, to a power, or fixed prices."""
+    """What harm is divided by: what a unit saves, or the kernels (or features) that it holds, to a power."""
 
     power: float = 1.0
-    fixed: Scores | None = field(default=None)
+    by_kernels: bool = False
 
-    def of(self, ledger: Ledger) -> Scores:
+    def of(self, room: Room) -> Scores:
         """Return the price of each unit, float64 [U]."""
-        prices = ledger.savings if self.fixed is None else self.fixed
-        return np.maximum(prices, 1e-12) ** self.power
+        prices: Scores = np.maximum(room.sizes if self.by_kernels else room.ledger.savings, 1e-12) ** self.power
+        return prices
+
+    def of_block(self, room: Room, block: Ids) -> float:
+        """Return the price of units that leave together, per unit."""
+        total = float(room.sizes[block].sum()) if self.by_kernels else room.ledger.saving(block.tolist())
+        return float(max(total / len(block), 1e-12) ** self.power)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How scores turn into an order: how layers are made comparable (see selection_values), and the prices."""
+
+    normalization: str
+    prices: Prices = Prices()
 
 
 def choose(room: Room, harm: Harm, prices: Prices | None = None) -> Mask:
@@ -261,7 +284,7 @@ def choose(room: Room, harm: Harm, prices: Prices | None = None) -> Mask:
         return room.gone
     left = room.candidates
     while left.any():
-        values = np.where(left, harm.values() / prices.of(room.ledger), np.inf)
+        values = np.where(left, harm.values() / prices.of(room), np.inf)
         unit = int(np.argmin(values))
         left[unit] = False
         if room.take(unit):
@@ -280,7 +303,7 @@ def _by_blocks(room: Room, harm: Harm, prices: Prices) -> None:
             sizes = room.block_sizes(int(units[0]), min(len(units), most[index])) if len(units) else []
             for size in sizes:
                 block = ordered[:size]
-                rate = values[block].mean() / _price(room, prices, block)
+                rate = values[block].mean() / prices.of_block(room, block)
                 if rate < best[0]:
                     best, bargain = (rate, index), block
         if not len(bargain):
@@ -294,9 +317,20 @@ def _by_blocks(room: Room, harm: Harm, prices: Prices) -> None:
             most[index] = len(bargain) - 1
 
 
-def _price(room: Room, prices: Prices, block: Ids) -> float:
-    total = room.ledger.saving(block.tolist()) if prices.fixed is None else float(prices.fixed[block].sum())
-    return float(max(total / len(block), 1e-12) ** prices.power)
+def choose_by_scores(room: Room, structure: Structure, scores: Scores, ranking: Ranking) -> Mask:
+    """Choose units by scores alone.
+
+    Args:
+        room: what may leave.
+        structure: the network's units as it is now.
+        scores: one per unit, float64 [U], at least 0.
+        ranking: what makes them comparable.
+
+    Returns:
+        Mask of the units to remove, bool [U].
+    """
+    values = selection_values(structure, scores, ranking.normalization)
+    return choose(room, FixedHarm(values * np.maximum(room.sizes, 1)), ranking.prices)
 
 
 def choose_units(structure: Structure, values: Scores, budget: int, cap: float = 1.0) -> Mask:

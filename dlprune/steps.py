@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -15,14 +16,14 @@ from .analysis import Analysis, analysis_of
 from .classifier import Classifier
 from .compensation.reference import Reference, look_up
 from .compensation.stages import batches
-from .compensation.sweep import Gram, Method, Outcome, Sweep
+from .compensation.sweep import Method, Outcome, Sweep
 from .criteria import Criterion, Network, Tally
-from .facts import gather_facts
-from .ledger import CountLedger
+from .facts import Facts, gather_facts
 from .reconstruction import choose_by_reconstruction
-from .selection import Limits, Mask, Room
-from .structure import FIXED, Structure
+from .selection import Limits, Mask, Room, dense_features
+from .structure import FIXED
 from .surgery import remove_units
+from .targets import CostTarget, CountTarget, LatencyTarget, Net, Target
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -30,36 +31,105 @@ Progress = Callable[[str, float], None]
 
 #: Images per run where the batch is free.
 _BATCH = 16
+#: A choice that turns out to save more than asked is made again with a smaller budget, so often.
+_TRIES = 6
+#: Where time is measured, so many steps more may follow to come closer to what was asked.
+_MORE_STEPS = 3
+#: A search for the most that can leave ends at this share of a step.
+_FINEST = 1 / 8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is wanted: kernels in all, kernels per step, and how they are chosen and made up for.
+    """What is wanted: how much is to leave, how it is chosen and made up for.
 
     Attributes:
-        budget: kernels that may leave at most.
-        step: kernels per step.
-        cap: share of its kernels that a group may lose, 0…1.
+        percentage: share of the target that is to leave; for 'accuracy_drop' the points that may be lost.
+        step: share of the target per step, in percent.
+        target: one of TARGETS.
+        dense: whether features of dense layers may leave too.
+        limits: what holds besides; its cap is ignored.
+        cap: share of its kernels that a group may lose, 0…1; None = 20 points more than is asked of all.
         selection: 'reconstruction' or 'score'.
         normalization: see selection_values; used with 'score'.
         compensation: 'least_squares', 'bias' or 'none'.
+        reestimate: whether BatchNormalization behind a refitted layer gets new statistics.
     """
 
-    budget: int
-    step: int
-    cap: float
-    selection: str
-    normalization: str
-    compensation: Method
+    percentage: float
+    step: float = 10.0
+    target: str = "kernels"
+    dense: bool = False
+    limits: Limits = field(default_factory=Limits)
+    cap: float | None = 1.0
+    selection: str = "reconstruction"
+    normalization: str = "sqrt_mean"
+    compensation: Method = "least_squares"
+    reestimate: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether units leave by the first scores, all at once."""
+        return self.compensation == "none" and self.selection == "score"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step came to.
+
+    Attributes:
+        kernel_num, feature_num: kernels and features of dense layers that have left so far.
+        reached: what has been reached of the target, see Pruned.
+        methods: how many consumers were refitted by which method.
+        seconds: time that it took.
+        kept: whether it was kept; a search goes back from steps that lose too much.
+    """
+
+    kernel_num: int
+    feature_num: int
+    reached: float
+    methods: Counter[str]
+    seconds: float
+    kept: bool = True
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """The pruned graph, the units that left, and how many consumers were refitted by which method in the last sweep."""
+    """The outcome.
+
+    Attributes:
+        model: the pruned graph.
+        gone: the units that left.
+        reached: percent of the target that left; for 'accuracy_drop' the points that were lost on held-out images.
+        methods: how many consumers were refitted by which method in the last sweep.
+        history: one entry per step.
+    """
 
     model: ir.Model
     gone: Mask
+    reached: float
     methods: Counter[str]
+    history: tuple[Step, ...]
+
+
+@dataclass
+class _State:
+    """Where a walk stands; `tally` is None until the network has been scored."""
+
+    net: Net
+    tally: Tally | None
+    outcome: Outcome
+    reached: float = 0.0
+
+
+@dataclass
+class _Walk:
+    """One run of a plan."""
+
+    plan: Plan
+    target: Target
+    reference: Reference | None
+    history: list[Step] = field(default_factory=list)
 
 
 class Stepper:
@@ -72,6 +142,7 @@ class Stepper:
         criterion: what scores the units.
         tally: what it has found on all images that were scored; the first step uses it.
         progress: called with the name of what is done and the share done of it.
+        held_out: images and labels that 'accuracy_drop' is measured on.
     """
 
     def __init__(
@@ -82,6 +153,7 @@ class Stepper:
         criterion: Criterion,
         tally: Tally,
         progress: Progress = lambda _name, _share: None,
+        held_out: tuple[Images, Labels] | None = None,
     ) -> None:
         self._classifier = classifier
         self._analysis: Analysis = analysis_of(classifier)
@@ -90,10 +162,14 @@ class Stepper:
         image = classifier.image
         assert image is not None
         self._batch = image.batch or min(_BATCH, len(images))
-        self._labels = np.where(labels < 0, self._decisions(), labels) if (labels < 0).any() else labels
+        self._labels = self._known(images, labels)
+        self._held_out = None if held_out is None else (held_out[0], self._known(*held_out))
         shape = self._analysis.facts.shape(classifier.input_name)
         assert shape is not None
         self._facts_batch = shape[0]
+        structure = self._analysis.structure
+        nothing = np.zeros(structure.unit_num, np.bool_)
+        self._original = Net(classifier.model, self._analysis.facts, structure, nothing)
 
     def run(self, plan: Plan) -> Pruned:
         """Prune by a plan.
@@ -102,91 +178,175 @@ class Stepper:
             SurgeryError: the graph cannot be cut.
             GradientError, LiftError, ScoreGraphError: a later step cannot be scored.
         """
-        original = self._analysis.structure
-        gone = np.zeros(original.unit_num, np.bool_)
-        if plan.compensation == "none" and plan.selection == "score":
-            chosen = self._choose(original, self._tally, [], plan, plan.budget)
-            return Pruned(self._cut(self._classifier.model, original, chosen), chosen, Counter())
-        reference = self._reference()
-        model, structure, tally = self._classifier.model, original, self._tally
-        outcome = self._sweep(model, structure, gone, reference, plan, first=True)
-        steps = max(math.ceil(plan.budget / max(plan.step, 1)), 1)
-        for step in range(steps):
-            self._progress("prune", step / steps)
-            budget = math.floor(plan.budget * (step + 1) / steps + 1e-9) - int(original.kernels[gone].sum())
-            if step:
-                tally = self._rescore(model, structure)
-            chosen = self._choose(structure, tally, outcome.grams, plan, budget)
-            if not chosen.any():
-                continue
-            model = self._cut(model, structure, chosen)
-            gone = gone | chosen
-            structure = structure.without(chosen)
-            outcome = self._sweep(model, structure, gone, reference, plan, last=step == steps - 1)
+        walk = _Walk(plan, self._target(plan), None if plan.is_plain else self._reference())
+        start = _State(self._original, self._tally, self._sweep(walk, self._original, first=True))
+        state = self._search(walk, start) if plan.target == "accuracy_drop" else self._walk(walk, start)
         self._progress("prune", 1.0)
-        return Pruned(model, gone, outcome.methods)
+        return Pruned(state.net.model, state.net.gone, state.reached, state.outcome.methods, tuple(walk.history))
 
-    def _decisions(self) -> Labels:
-        """Return the original's own decisions: the targets of images without a label, also once kernels have gone."""
-        parts = [self._classifier.logits(part) for part in batches(self._images, self._batch)]
-        decisions: Labels = np.concatenate(parts)[: len(self._images)].argmax(axis=1)
+    def _target(self, plan: Plan) -> Target:
+        if plan.target in ("macs", "params"):
+            return CostTarget(plan.target, self._original, self._facts_batch, plan.dense)
+        if plan.target == "latency":
+            return LatencyTarget(self._classifier, self._original, self._facts_batch, plan.dense)
+        return CountTarget(self._original.structure, plan.limits.held, plan.dense)
+
+    def _walk(self, walk: _Walk, state: _State) -> _State:
+        """Go step by step to what was asked."""
+        plan = walk.plan
+        steps = 1 if plan.is_plain else max(math.ceil(plan.percentage / plan.step - 1e-9), 1)
+        is_measured = walk.target.slack > 1
+        for step in range(steps + (_MORE_STEPS if is_measured else 0)):
+            limit = plan.percentage * min((step + 1) / steps, 1.0)
+            if step >= steps and limit - state.reached < walk.target.slack:
+                break
+            last = step == steps - 1 and not is_measured
+            report = _part(self._progress, min(step, steps - 1) / steps, 1 / steps)
+            state = self._advance(walk, state, limit, report, last=last) or state
+        return state
+
+    def _search(self, walk: _Walk, start: _State) -> _State:
+        """Find the most that can leave before too much accuracy is lost: on until it is, then by halves."""
+        plan, state = walk.plan, start
+        before = self._accuracy(self._classifier)
+        position, step = 0.0, 50.0 if plan.is_plain else plan.step
+        finest = step * (1 / 64 if plan.is_plain else _FINEST)
+        while position < 100 and step >= finest:
+            limit = min(position + step, 100.0)
+            report = _part(self._progress, position / 100, (limit - position) / 100)
+            # Plain removal does not depend on the way: all choices are made from the original.
+            found = self._advance(walk, start if plan.is_plain else state, limit, report)
+            if found is None:
+                position = limit
+                continue
+            found.reached = before - self._accuracy(self._classifier.with_model(found.net.model))
+            fits = found.reached <= plan.percentage + 1e-9
+            walk.history[-1] = replace(walk.history[-1], reached=found.reached, kept=fits)
+            if fits:
+                state, position = found, limit
+            else:
+                step /= 2
+        return state
+
+    def _accuracy(self, classifier: Classifier) -> float:
+        """Return the percentage of the held-out images that a classifier decides as their labels say."""
+        assert self._held_out is not None
+        images, labels = self._held_out
+        return 100.0 * float(np.mean(self._decisions(classifier, images) == labels))
+
+    def _known(self, images: Images, labels: Labels) -> Labels:
+        """Return the labels; where there is none the original's own decision, also once kernels have gone."""
+        return np.where(labels < 0, self._decisions(self._classifier, images), labels) if (labels < 0).any() else labels
+
+    def _decisions(self, classifier: Classifier, images: Images) -> Labels:
+        parts = [classifier.logits(part) for part in batches(images, self._batch)]
+        decisions: Labels = np.concatenate(parts)[: len(images)].argmax(axis=1)
         return decisions
 
-    def _choose(self, structure: Structure, tally: Tally, grams: list[Gram], plan: Plan, budget: int) -> Mask:
+    def _advance(
+        self, walk: _Walk, state: _State, limit: float, progress: Callable[[float], None], *, last: bool = False
+    ) -> _State | None:
+        """Remove units until `limit` percent have left and refit the others; None if nothing more can leave."""
+        start = time.perf_counter()
+        progress(0.0)
+        found = self._removed(walk, state, limit)
+        if found is None:
+            return None
+        net, reached = found
+        outcome = self._sweep(walk, net, last=last, progress=progress)
+        net = replace(net, facts=self._facts(net.model))  # the refit has put new weights in
+        structure = self._original.structure
+        kernels = int(structure.kernels[net.gone].sum())
+        features = int(dense_features(structure.kernels, structure.features)[net.gone].sum())
+        walk.history.append(Step(kernels, features, reached, outcome.methods, time.perf_counter() - start))
+        return _State(net, None, outcome, reached)
+
+    def _removed(self, walk: _Walk, state: _State, limit: float) -> tuple[Net, float] | None:
+        """Cut off what is chosen; what turns out to save more than asked is chosen again from less."""
+        target, share = walk.target, 1.0
+        limits = self._limits(walk, limit)
+        for _ in range(_TRIES):
+            ledger, budgets = target.open(state.net, state.reached, limit)
+            budgets = [budget * share for budget in budgets]
+            room = Room(self._original.structure, ledger, budgets, limits, state.net.gone)
+            chosen = self._choose(walk.plan, state, room, target)
+            if not chosen.any():
+                return None
+            net = self._cut(state.net, chosen)
+            reached = target.reached(net)
+            if reached <= limit + target.slack:
+                return net, reached
+            share *= 0.98 * (limit - state.reached) / (reached - state.reached)
+        return None
+
+    def _limits(self, walk: _Walk, limit: float) -> Limits:
+        plan, target = walk.plan, walk.target
+        asked = limit if plan.target == "accuracy_drop" else plan.percentage
+        cap = min((asked + 20.0) / 100, 1.0) if plan.cap is None else plan.cap
+        limits = replace(plan.limits, cap=1.0 if asked == 100 else cap)
+        if asked == 100 and isinstance(target, CountTarget):
+            # Who competes for the last place must be known from the first step on.
+            stay = ~target.leaving(self._criterion.scores(self._tally))
+            limits = replace(limits, held=stay if limits.held is None else limits.held | stay)
+        return limits
+
+    def _choose(self, plan: Plan, state: _State, room: Room, target: Target) -> Mask:
+        if state.tally is None:
+            state.tally = self._rescore(state.net)
+        ranking = target.ranking(plan.percentage, plan.selection, plan.normalization)
         if plan.selection == "reconstruction":
-            room = Room(structure, CountLedger(structure), (budget, 0), Limits(plan.cap))
-            return choose_by_reconstruction(room, self._criterion.scores(tally), grams)
-        return self._criterion.choose(structure, tally, budget, plan.cap, plan.normalization)
+            scores = self._criterion.scores(state.tally)
+            return choose_by_reconstruction(room, scores, state.outcome.grams, ranking.prices)
+        return self._criterion.choose(state.net.structure, state.tally, room, ranking)
 
-    def _cut(self, model: ir.Model, structure: Structure, chosen: Mask) -> ir.Model:
-        shapes = {self._classifier.input_name: self._shape(self._facts_batch)}
-        facts = gather_facts(model, shapes)
-        return remove_units(model, facts, structure, chosen, self._analysis.other_shapes)
+    def _cut(self, net: Net, chosen: Mask) -> Net:
+        model = remove_units(net.model, net.facts, net.structure, chosen, self._analysis.other_shapes)
+        return Net(model, self._facts(model), net.structure.without(chosen), net.gone | chosen)
 
-    def _shape(self, batch: int) -> tuple[int, ...]:
-        return self._classifier.input_shape(batch)
+    def _facts(self, model: ir.Model) -> Facts:
+        return gather_facts(model, {self._classifier.input_name: self._classifier.input_shape(self._facts_batch)})
 
     def _feeds(self) -> tuple[str, Images]:
         return self._classifier.input_name, self._images
 
     def _reference(self) -> Reference:
-        return look_up(
-            self._classifier.model,
-            self._analysis.facts,
-            self._analysis.structure,
-            self._feeds(),
-            self._batch,
-            self._facts_batch,
-        )
+        net = self._original
+        return look_up(net.model, net.facts, net.structure, self._feeds(), self._batch, self._facts_batch)
 
     def _sweep(
         self,
-        model: ir.Model,
-        structure: Structure,
-        gone: Mask,
-        reference: Reference,
-        plan: Plan,
+        walk: _Walk,
+        net: Net,
         *,
         first: bool = False,
         last: bool = False,
+        progress: Callable[[float], None] = lambda _: None,
     ) -> Outcome:
-        facts = gather_facts(model, {self._classifier.input_name: self._shape(self._facts_batch)})
-        original = self._analysis.structure
+        """Refit what has lost inputs, in place, and look at what every consumer reads."""
+        plan = walk.plan
+        with_grams = plan.selection == "reconstruction" and not last
+        method: Method = "none" if first else plan.compensation
+        if walk.reference is None or (method == "none" and not with_grams):
+            return Outcome()
+        original = self._original.structure
         kept: dict[str, Mask | None] = {}
         lost: set[str] = set()
         for consumer in original.consumers:
-            found = original.kept(consumer.output, gone)
+            found = original.kept(consumer.output, net.gone)
             kept[consumer.output] = None if found is None else found[1]
-            if np.any((consumer.units != FIXED) & gone[consumer.units]):
+            if np.any((consumer.units != FIXED) & net.gone[consumer.units]):
                 lost.add(consumer.output)
-        sweep = Sweep(model, facts, self._facts_batch, structure, kept, lost, reference)
-        with_grams = plan.selection == "reconstruction" and not last
-        method: Method = "none" if first else plan.compensation
-        if method == "none" and not with_grams:
-            return Outcome()
-        return sweep.run(self._feeds(), self._batch, method, with_grams=with_grams)
+        sweep = Sweep(net.model, net.facts, self._facts_batch, net.structure, kept, lost, walk.reference)
+        return sweep.run(
+            self._feeds(), self._batch, method, with_grams=with_grams, reestimate=plan.reestimate, progress=progress
+        )
 
-    def _rescore(self, model: ir.Model, structure: Structure) -> Tally:
+    def _rescore(self, net: Net) -> Tally:
         """Score a pruned network on the calibration images."""
-        network = Network(self._classifier.with_model(model), structure, self._batch)
+        network = Network(self._classifier.with_model(net.model), net.structure, self._batch)
         return self._criterion.measure(network, self._images, self._labels)
+
+
+def _part(progress: Progress, start: float, share: float) -> Callable[[float], None]:
+    """Return a progress callback for a part of the whole."""
+    return lambda done: progress("prune", start + share * done)

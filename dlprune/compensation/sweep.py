@@ -88,9 +88,20 @@ class Sweep:
         method: Method,
         *,
         with_grams: bool,
+        reestimate: bool = False,
         progress: Callable[[float], None] = lambda _: None,
     ) -> Outcome:
-        """Run all calibration images through the network once, refitting on the way."""
+        """Run all calibration images through the network once, refitting on the way.
+
+        Args:
+            feeds: name of the image input, and the calibration images float32 [n, …].
+            batch: images per run.
+            method: how consumers that lost inputs are refitted.
+            with_grams: whether to return second moments of what every consumer reads.
+            reestimate: whether a BatchNormalization right behind a refitted consumer gets the mean and the variance
+                that it sees now.
+            progress: called with the share done.
+        """
         nodes = {node.outputs[0].name or "": node for node in self._model.graph}
         order = fit_order(self._model)
         consumers = sorted(
@@ -114,6 +125,8 @@ class Sweep:
                 wish = self._wish(stages, consumer, regression, target)
                 fits = self._fit(node, regression, rows, wish, target.positions.shape[1], method)
                 outcome.methods.update(fit.method for fit in fits)
+                if reestimate:
+                    self._reestimate(node, rows, fits)
             if with_grams:
                 outcome.grams.extend(self._grams(node, regression, rows, consumer, target))
             readers[consumer.input] -= 1
@@ -182,6 +195,15 @@ class Sweep:
             bias = np.concatenate([fit.bias for fit in fits])
             self._store_bias(bias_at, node, bias + offset)
         return fits
+
+    def _reestimate(self, node: ir.Node, rows: Array, fits: list[Fit]) -> None:
+        uses = list(node.outputs[0].uses())
+        if len(uses) != 1 or uses[0].node.op_type != "BatchNormalization" or uses[0].idx != 0:
+            return
+        outputs = np.concatenate([rows[:, group] @ fit.weight.T + fit.bias for group, fit in enumerate(fits)], axis=1)
+        for index, statistics in ((3, outputs.mean(axis=0)), (4, outputs.var(axis=0))):
+            dtype = self._value(uses[0].node.inputs[index]).dtype
+            self._store(uses[0].node, index, statistics.astype(dtype))
 
     def _later_shift(self, place: tuple[ir.Node, int] | None, node: ir.Node) -> Matrix | float:
         """Return what an addition behind a MatMul adds already: the refit speaks of the MatMul's own output."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..calibration import Images, Labels
 from ..classifier import Classifier
 from ..compensation.stages import batches
-from ..selection import Mask, Scores, choose_units, selection_values
+from ..selection import Mask, Ranking, Room, Scores, choose_by_scores
 from ..structure import Structure
 
 Values = NDArray[np.float64]
@@ -73,10 +73,9 @@ class Criterion(ABC):
         """Return one score per unit, float64 [U], at least 0; units with low scores leave first."""
         return tally.sums / max(tally.count, 1)
 
-    def choose(self, structure: Structure, tally: Tally, budget: int, cap: float, normalization: str) -> Mask:
-        """Choose the units to remove by the scores alone; see choose_units and selection_values."""
-        values = selection_values(structure, self.scores(tally), normalization)
-        return choose_units(structure, values, budget, cap)
+    def choose(self, structure: Structure, tally: Tally, room: Room, ranking: Ranking) -> Mask:
+        """Choose the units to remove by the scores alone; see choose_by_scores."""
+        return choose_by_scores(room, structure, self.scores(tally), ranking)
 
 
 class Measured(Criterion):

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..calibration import Images, Labels
-from ..ledger import CountLedger
 from ..scoregraph import ScoreGraph
 from ..scoring import unit_terms
-from ..selection import Limits, Mask, Room, Scores, choose
+from ..selection import Mask, Ranking, Room, Scores, choose
 from ..structure import Structure
 from .criterion import Measured, Network, Scorer, Tally, Values, criterion
 
@@ -70,10 +69,10 @@ class GramGreedy(Measured):
         scores: Scores = np.sqrt(np.maximum(_Moments(tally).squares, 0.0) / max(tally.count, 1))
         return scores
 
-    def choose(self, structure: Structure, tally: Tally, budget: int, cap: float, normalization: str) -> Mask:
-        """Choose greedily: next goes the unit that adds least to E[(Σ t)²] per kernel."""
-        del normalization
-        return choose(Room(structure, CountLedger(structure), (budget, 0), Limits(cap)), _Moments(tally))
+    def choose(self, structure: Structure, tally: Tally, room: Room, ranking: Ranking) -> Mask:
+        """Choose greedily: next goes the unit that adds least to E[(Σ t)²] for its price."""
+        del structure
+        return choose(room, _Moments(tally), ranking.prices)
 
 
 class _Moments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..selection import Mask, Scores
+from ..selection import Mask, Prices, Ranking, Room, Scores
 from ..structure import Structure
 from .criterion import Network, Tally, Weighed, criterion
 
@@ -19,7 +19,7 @@ class Random(Weighed):
         # Later choices divide by the kernels of a unit; here that must not favour the large ones.
         return np.random.default_rng(self.seed).random(structure.unit_num) * np.maximum(structure.kernels, 1)
 
-    def choose(self, structure: Structure, tally: Tally, budget: int, cap: float, normalization: str) -> Mask:
-        """Choose by the drawn numbers as they are: layers need not be made comparable."""
-        del normalization
-        return super().choose(structure, tally, budget, cap, "none")
+    def choose(self, structure: Structure, tally: Tally, room: Room, ranking: Ranking) -> Mask:
+        """Choose by the drawn numbers as they are: layers need not be made comparable, and nothing has a price."""
+        del ranking
+        return super().choose(structure, tally, room, Ranking("none", Prices(by_kernels=True)))
