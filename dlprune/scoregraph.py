@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dlprune.facts import gather_facts
 from dlprune.gradients import Writer, differentiate
+from dlprune.gradients.blocked import spatial_sum
 from dlprune.gradients.reverse import Edge
 from dlprune.gradients.writer import shape_of
 from dlprune.lift import lift
@@ -227,7 +228,9 @@ class _Assembly:
             raise ScoreGraphError(f"tensor '{activation.name}' of shape {shape} does not begin with the samples")
         product = self._writer.op("Mul", activation, partial)
         others = [a for a in range(len(shape)) if a not in (0, axis)] if axis else list(range(1, len(shape)))
-        if others:
+        if others == [2, 3] and axis == 1:
+            product = self._writer.reshape(spatial_sum(self._writer, product, shape), shape[:2])
+        elif others:
             product = self._writer.op("ReduceSum", product, others, keepdims=0)
         if axis == 0:
             return self._writer.reshape(product, (1, channels))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from dlprune.gradients import blocked
 from dlprune.gradients.writer import Attribute, Operand, Writer, array_of, shape_of
 
 #: What a rule returns: the gradient of input 0, or of several inputs by index. A gradient may be smaller than its
@@ -192,6 +193,14 @@ class Site:
         """Turn a boolean tensor into float 0 and 1 (multiplying by it is ten times as fast as Where)."""
         return self.op("Cast", condition, to=int(ir.DataType.FLOAT))
 
+    def affine(self, value: ir.Value, scale: float, shift: float = 0.0) -> ir.Value:
+        """Return scale · value + shift, for a value of the first output's shape."""
+        return blocked.affine(self.writer, value, self.out_shape(), scale, shift)
+
+    def above(self, value: ir.Value, bound: float = 0.0) -> ir.Value:
+        """Return 1 where a value of the first output's shape is greater than the bound, else 0."""
+        return blocked.above(self.writer, value, self.out_shape(), bound)
+
     def times(self, factor: Operand) -> ir.Value:
         """Return dy · factor."""
         return self.op("Mul", self.dy, factor)
@@ -217,6 +226,8 @@ def unbroadcast(writer: Writer, value: ir.Value, source: tuple[int, ...], target
         return value
     padded = (1,) * (len(source) - len(target)) + target
     axes = [axis for axis, (s, t) in enumerate(zip(source, padded, strict=True)) if t == 1 and s != 1]
-    if axes:
+    if axes == [2, 3] and len(source) == 4:
+        value = blocked.spatial_sum(writer, value, source)
+    elif axes:
         value = writer.op("ReduceSum", value, axes, keepdims=1)
     return value if len(source) == len(target) else writer.reshape(value, target)
