@@ -34,7 +34,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -525,6 +525,13 @@ def gathered(
     return cells
 
 
+def ordered(methods: Iterable[str]) -> list[str]:
+    """Return dlprune under its several names, the peers' choices compensated, the peers as they come."""
+    last = [*map(COMPENSATED.format, PEERS), *PEERS]
+    distinct = list(dict.fromkeys(methods))
+    return [name for name in distinct if name not in last] + [name for name in last if name in distinct]
+
+
 def spread(values: list[float]) -> float:
     """Return half the range."""
     return (max(values) - min(values)) / 2
@@ -545,7 +552,7 @@ def cell(entries: list[dict[str, Any]], goal: Goal) -> str:
 def print_table(folder: Path, nets: list[str], seeds: list[int]) -> None:
     """Print one Markdown table per net and kind of goal."""
     cells = gathered(folder, nets, seeds)
-    methods = list(dict.fromkeys(method for _, method, _, _ in cells))
+    methods = ordered(method for _, method, _, _ in cells)
     for net in nets:
         originals = {
             entry["seed"]: entry["original"] for key, found in cells.items() if key[0] == net for entry in found
@@ -575,7 +582,7 @@ def draw(folder: Path, nets: list[str], seeds: list[int], path: Path) -> None:
     cells = gathered(folder, nets, seeds)
     nets = [net for net in nets if any(key[0] == net for key in cells)]
     figure, axes = pyplot.subplots(2, len(nets), figsize=(4 * len(nets), 7), sharey="col", squeeze=False)
-    methods = list(dict.fromkeys(method for _, method, _, _ in cells))
+    methods = ordered(method for _, method, _, _ in cells)
     for column, net in enumerate(nets):
         for row, (kind, values, measure) in enumerate(
             (("kernels", KERNEL_GOALS, "removed"), ("macs", MACS_GOALS, "macs"))
@@ -605,8 +612,9 @@ def draw(folder: Path, nets: list[str], seeds: list[int], path: Path) -> None:
     handles = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(len(handles), 4), frameon=False)
-    figure.tight_layout(rect=(0, 0.03 + 0.025 * math.ceil(len(handles) / 4), 1, 1))
+    columns = min(len(nets), len(handles))
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=columns, frameon=False)
+    figure.tight_layout(rect=(0, 0.03 + 0.03 * math.ceil(len(handles) / columns), 1, 1))
     figure.savefig(path, dpi=120)
 
 
