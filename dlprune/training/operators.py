@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -13,21 +14,25 @@ from ..errors import (
     H_ERR_DL_INPUT_WRONG_BS_WITH_MULTIPLIER,
     H_ERR_DL_INPUTS_MISSING,
     H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-    H_ERR_DL_MODEL_UNSUPPORTED_GENVALUE,
     HOperatorError,
 )
-from ..gradients import GradientError
+from ..guard import guarded
 from ..handle import HHandle
-from ..lift import LiftError
 from ..model import unwrap_model
+from ..parameters import bad_value, choice, count, number
 from ..samples import LABEL, Batch, images, labels, read_samples
-from ..weights import frozen_names, trainable_weights
-from .buffers import Array
-from .graph import TrainGraphError
-from .recipe import Rates, Recipe
-from .trainer import NotFiniteError, StepResult, Trainer, trainer_of
+from ..tuples import HTuple, to_tuple
+from .augmentation import Augmentation
+from .data import SampleData
+from .finetune import Plan, Progress, finetune
+from .schedule import KINDS, Kind
+from .steps import train_step
+
+#: Images per step where neither caller nor model says anything.
+_BATCH = 32
 
 
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
 def train_dl_model_batch(dlmodel_handle: HHandle, dlsample_batch: Sequence[HHandle]) -> HHandle:
     """Train a classifier by one step on one batch of samples.
 
@@ -84,79 +89,150 @@ def _read(dlsample_batch: object, classifier: Classifier) -> Batch:
     return Batch(images(samples, classifier), found)
 
 
-def recipe_of(classifier: Classifier, *, batch: int | None = None, parts: int | None = None) -> Recipe:
-    """Return what the parameters of a classifier say about its training graph.
-
-    Raises HOperatorError 7914 if a pattern in 'frozen_weights' fits no weight, 7788 if the image size is not set.
-    """
-    params = classifier.params
-    assert classifier.head is not None
-    return Recipe(
-        shape=classifier.input_shape(batch),
-        parts=params.batch_size_multiplier if parts is None else parts,
-        solver="adam" if params.solver_type == "adam" else "sgd",
-        loss="sigmoid" if classifier.head.activation == "sigmoid" else "softmax",
-        prior=params.weight_prior > 0,
-        frozen=_frozen(classifier),
-        frozen_statistics=params.batchnorm_frozen == "true",
-    )
-
-
-def rates_of(classifier: Classifier) -> Rates:
-    """Return the numbers of a step that the parameters of a classifier give."""
-    params = classifier.params
-    return Rates(
-        learning_rate=params.learning_rate,
-        momentum=params.momentum,
-        weight_prior=params.weight_prior,
-        beta1=params.adam_beta1,
-        beta2=params.adam_beta2,
-        epsilon=params.adam_epsilon,
-        batchnorm_momentum=params.batchnorm_momentum,
-    )
-
-
-def _frozen(classifier: Classifier) -> frozenset[str]:
-    patterns = classifier.params.frozen_weights
-    if not patterns:
-        return frozenset()
-    names = [value.name or "" for value in trainable_weights(classifier.model)]
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise HOperatorError(
-                H_ERR_DL_MODEL_UNSUPPORTED_GENVALUE,
-                f"'frozen_weights': {pattern!r} fits no weight; those of this model are {names[:8]}"
-                + (f" and {len(names) - 8} more." if len(names) > 8 else "."),
-            )
-    return frozen_names(classifier.model, patterns)
-
-
-def train_step(
-    classifier: Classifier,
-    images: Array,
-    labels: np.ndarray,
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
+def finetune_dl_model(
+    dlmodel_handle: HHandle,
+    dlsamples: Sequence[HHandle],
+    dlsamples_validation: Sequence[HHandle] = (),
     *,
-    recipe: Recipe | None = None,
-    rates: Rates | None = None,
-    teacher: Array | None = None,
-) -> StepResult:
-    """Take one step with a classifier; recipe and rates follow from its parameters unless they are given.
+    epochs: int = 10,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    schedule: str = "cosine",
+    warmup_epochs: float = 1.0,
+    milestones: Sequence[float] = (),
+    seed: int = 0,
+    flip: bool = False,
+    shift: float = 0.0,
+    crop: float = 0.0,
+    brightness: float = 0.0,
+    patience: int | None = None,
+    teacher: HHandle | None = None,
+    temperature: float = 4.0,
+    distillation: float = 0.5,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+) -> HHandle:
+    """Train a classifier for some epochs, in place: what brings a pruned model's accuracy back (beyond HALCON).
 
-    Raises HOperatorError 7912 as train_dl_model_batch.
+    The steps are those of train_dl_model_batch, with the model's solver parameters. Images are shuffled anew in every
+    epoch; those that do not fill a batch are left out of it. With validation samples the model ends with the weights of
+    the epoch that decided most of them rightly (where several did, the one with the lowest loss); the model before
+    training takes part, so that it cannot get worse. Everything follows from `seed`: a run repeats exactly on the same
+    machine, and so does one that was killed and resumed from its checkpoint. On KeyboardInterrupt the model is as
+    after the last step.
+
+    Parameters:
+    `dlmodel_handle` (type 'classification'). `dlsamples`, `dlsamples_validation`: dicts with 'image' and
+    'image_label_id'. `epochs` (≥ 0). `batch_size` (images per step; None: the model's 'batch_size' ×
+    'batch_size_multiplier', and 32 if that is 1 and not fixed by the file). `learning_rate` (> 0, the highest one;
+    None: the model's). `schedule`: 'cosine' (down to zero), 'step' (× 0.1 after the epochs in `milestones`, or at half
+    and three quarters), 'constant'; before that it rises for `warmup_epochs` (≥ 0, may be a fraction). `seed` (≥ 0).
+    Augmentation, off by default: `flip` (mirror left and right), `shift` (up to this share of the size, 0…1), `crop`
+    (up to this share of the size is cut off, the rest enlarged, 0…1), `brightness` (up to ± this share of the image
+    range is added). `patience` (≥ 1: stop after so many epochs without improvement). `teacher`: a model of the same
+    classes and image size, e.g. the one before pruning, whose logits are imitated, softened by `temperature` (> 0),
+    with the share `distillation` (0…1) of the loss. `checkpoint`: file that is written after every epoch; with `resume`
+    the run goes on from it (from the beginning if there is no such file). `progress`: called after every step with a
+    Progress (epoch, epochs, step, steps, loss, accuracy, learning_rate, validation).
+
+    Returns a 'dict' handle: 'epochs' (done), 'best_epoch' (whose weights the model has; 0 = before training),
+    'stopped_early' (0 or 1), and per epoch 'learning_rate', 'train_loss', 'train_accuracy'; with validation samples
+    'validation_loss' and 'validation_accuracy', which begin with the model before training.
+
+    Raises HOperatorError 7914 (a parameter; a checkpoint of other work), 7800 (fewer images than a step needs), and
+    those of train_dl_model_batch.
+    Source: in the manner of HALCON's procedure train_dl_model; distillation: Hinton, Vinyals, Dean, Distilling the
+    Knowledge in a Neural Network, 2015.
+
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.set_dl_model_param(model, "solver_type", "adam")
+        >>> samples = ha.demo_samples()
+        >>> result = ha.finetune_dl_model(model, samples[:64], samples[64:96], epochs=1, batch_size=16)
+        >>> len(ha.get_dict_tuple(result, "train_loss"))
+        1
     """
-    with classifier.lock:
-        trainer: Trainer = trainer_of(classifier)
-        try:
-            return trainer.step(
-                classifier, recipe or recipe_of(classifier), rates or rates_of(classifier), images, labels, teacher
-            )
-        except (GradientError, LiftError, TrainGraphError) as error:
-            raise HOperatorError(
-                H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be trained: {error}."
-            ) from error
-        except NotFiniteError as error:
-            raise HOperatorError(
-                H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-                f"Step {trainer.step_count + 1} was not applied: {error}. Use a smaller 'learning_rate', and check "
-                "that the images have the range that the model was trained with.",
-            ) from None
+    classifier = unwrap_model(dlmodel_handle, 1)
+    classifier.require_classification("finetune_dl_model")
+    batch, parts = batch_and_parts(classifier, batch_size)
+    params = classifier.params
+    validation = read_samples(dlsamples_validation, 3)
+    rate = (
+        params.learning_rate
+        if learning_rate is None
+        else _number("learning_rate", learning_rate, number(0, above=True))
+    )
+    value_range = float(params.image_range_max - params.image_range_min)
+    plan = Plan(
+        epochs=_count("epochs", epochs, 0),
+        batch=batch,
+        parts=parts,
+        learning_rate=_number("learning_rate", rate, number(0, above=True)),
+        schedule=_schedule(schedule),
+        warmup=_number("warmup_epochs", warmup_epochs, number(0)),
+        milestones=tuple(_number("milestones", epoch, number(0)) for epoch in milestones),
+        seed=_count("seed", seed, 0),
+        augmentation=Augmentation(
+            flip=bool(flip),
+            shift=_number("shift", shift, number(0, 1)),
+            crop=_number("crop", crop, number(0, 1, below=True)),
+            brightness=_number("brightness", brightness, number(0)),
+            value_range=value_range,
+        ),
+        patience=None if patience is None else _count("patience", patience, 1),
+        temperature=_number("temperature", temperature, number(0, above=True)),
+        distillation=_number("distillation", distillation, number(0, 1)),
+    )
+    path = None if checkpoint is None else Path(checkpoint)
+    result = finetune(
+        classifier,
+        plan,
+        SampleData(read_samples(dlsamples, 2), classifier, "dlsamples"),
+        SampleData(validation, classifier, "dlsamples_validation") if validation else None,
+        teacher=None if teacher is None else _teacher(teacher),
+        progress=progress,
+        checkpoint=path,
+        resume=resume and (path is None or path.exists()),
+    )
+    return from_python_dict(result.entries())
+
+
+def batch_and_parts(classifier: Classifier, wanted: int | None) -> tuple[int, int]:
+    """Return images per part and parts per step for so many images per step (None = what the model says).
+
+    Raises HOperatorError 7914 if the file fixes the batch size and `wanted` is no multiple of it.
+    """
+    params = classifier.params
+    fixed = classifier.image.batch if classifier.image is not None else None
+    if wanted is None:
+        if fixed is None and params.batch_size * params.batch_size_multiplier == 1:
+            return _BATCH, 1
+        return params.batch_size, params.batch_size_multiplier
+    size = _count("batch_size", wanted, 1)
+    if fixed is None:
+        return size, 1
+    if size % fixed:
+        raise bad_value("batch_size", size, f"a multiple of {fixed} is needed, which the file fixes")
+    return fixed, size // fixed
+
+
+def _count(name: str, value: int, lowest: int) -> int:
+    return count(name, to_tuple(value, name), lowest)
+
+
+def _number(name: str, value: float, check: Callable[[str, HTuple], float]) -> float:
+    return check(name, to_tuple(value, name))
+
+
+def _schedule(name: str) -> Kind:
+    chosen = choice(*KINDS)("schedule", to_tuple(name, "schedule"))
+    return next(kind for kind in KINDS if kind == chosen)
+
+
+def _teacher(handle: HHandle) -> Classifier:
+    teacher = unwrap_model(handle, 4)
+    teacher.require_classification("A teacher")
+    return teacher
