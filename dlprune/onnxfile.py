@@ -11,14 +11,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
 import onnx.checker
 import onnx_ir as ir
 
-from dlprune import files
+from dlprune import files, soundness
 from dlprune.errors import H_ERR_DL_READ_ONNX, H_ERR_DL_WRITE_ONNX, H_ERR_FNF, HOperatorError
 
 # A protobuf message ends at 2 GiB; beyond this many bytes of weights they go into a file of their own.
@@ -81,7 +81,10 @@ def parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
         raise unreadable(
             f"{what} uses opset {opset}; {MIN_OPSET} and up can be read. Convert it with onnx.version_converter."
         )
-    external = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    fault = soundness.fault_of(proto)
+    if fault:
+        raise unreadable(f"{what} is damaged or hostile: {fault}.")
+    external = [tensor for tensor in soundness.tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     try:
         if external:
             for tensor in external:
@@ -101,24 +104,6 @@ def _first_line(error: BaseException) -> str:
     """Return the telling part of a message; checker and runtime append whole stack traces."""
     text = " ".join(str(error).split())
     return (text[:300] + " …") if len(text) > 300 else text or type(error).__name__
-
-
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of the model, also those in attributes, subgraphs and functions."""
-    pending: list[Any] = [proto.graph, *proto.functions]
-    while pending:
-        graph = pending.pop()
-        yield from getattr(graph, "initializer", ())
-        for sparse in getattr(graph, "sparse_initializer", ()):
-            yield from (sparse.values, sparse.indices)
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-                if attribute.HasField("g"):
-                    pending.append(attribute.g)
-                pending.extend(attribute.graphs)
 
 
 def _load_external(tensor: onnx.TensorProto, path: Path | None, what: str) -> None:
