@@ -14,6 +14,7 @@ from .commands.compare import compare
 from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.evaluate import evaluate
+from .commands.finetune import finetune
 from .commands.inspect import inspect
 from .commands.prune import prune
 from .exits import ERROR, IMAGES, INTERRUPTED, StoppedError
@@ -73,5 +74,5 @@ def _common(
     pass
 
 
-for command in (demo, inspect, prune, evaluate, compare, doctor):
+for command in (demo, inspect, prune, finetune, evaluate, compare, doctor):
     app.command()(with_bundles(command))

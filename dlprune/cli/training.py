@@ -1,0 +1,136 @@
+"""Training with images from files: prepared once, a progress bar, checkpoints from which interrupted work goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dlprune.classifier import Classifier
+from dlprune.evaluation import LabelledImages, to_layout
+from dlprune.imagefiles import UNLABELLED, ImagesError
+from dlprune.preprocessing import Preprocessing
+from dlprune.training.data import ArrayData
+from dlprune.training.finetune import Plan, Result, finetune
+from dlprune.training.finetune import Progress as Step
+
+from .exits import StoppedError, StopSignal
+from .output import Output, percent
+
+#: Prepared images beyond this many bytes go into a temporary file.
+_IN_MEMORY: Final = 1 << 30
+
+
+@contextlib.contextmanager
+def prepared(
+    classifier: Classifier,
+    preprocessing: Preprocessing,
+    data: LabelledImages,
+    indices: Sequence[int],
+    title: str,
+    output: Output,
+) -> Iterator[ArrayData]:
+    """Read, preprocess and yield some images (ascending indices); many are kept in a temporary file, not in memory.
+
+    Raises ImagesError: an image cannot be read, or has no class.
+    """
+    positions = {class_id: position for position, class_id in enumerate(classifier.params.class_ids)}
+    if any(data.class_ids[index] == UNLABELLED for index in indices):
+        raise ImagesError("Training needs the class of each image: one sub-folder per class, or labels.")
+    shape = (len(indices), *classifier.input_shape(1)[1:])
+    with contextlib.ExitStack() as stack:
+        if 4 * math.prod(shape) <= _IN_MEMORY:
+            pixels = np.empty(shape, np.float32)
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dlprune-"))
+            pixels = np.memmap(Path(folder) / "images", np.float32, "w+", shape=shape)
+        labels: list[int] = []
+        with output.progress(title, len(indices)) as advance:
+            for index, (image,) in data.prepared(indices, lambda one: (preprocessing.apply(one, classifier),)):
+                pixels[len(labels)] = to_layout(classifier, [image])[0]
+                labels.append(positions[int(data.class_ids[index])])
+                advance(1)
+        yield ArrayData(pixels[: len(labels)], np.array(labels, np.int64))
+
+
+def train(
+    classifier: Classifier,
+    plan: Plan,
+    training: ArrayData,
+    validation: ArrayData | None,
+    output: Output,
+    *,
+    teacher: Classifier | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+) -> Result:
+    """Train with a progress bar; Ctrl-C stops after a step. Raises StoppedError, HError."""
+    terminal = Console(stderr=True)
+    with (
+        StopSignal() as stop,
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=terminal,
+            disable=output.options.quiet or not terminal.is_terminal,
+        ) as bar,
+    ):
+        task = bar.add_task("Training", total=None)
+
+        def tell(step: Step) -> None:
+            text = f"Epoch {step.epoch}/{step.epochs}: loss {step.loss:.4f}, accuracy {percent(step.accuracy)}"
+            if step.validation is not None:
+                text += f", held out {percent(step.validation.accuracy)}"
+            done = (step.epoch - 1) * step.steps + step.step
+            bar.update(task, description=text, completed=done, total=step.epochs * step.steps)
+            if stop.received is not None:
+                raise _stopped(step, checkpoint, stop.received)
+
+        return finetune(
+            classifier,
+            plan,
+            training,
+            validation,
+            teacher=teacher,
+            progress=tell,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+
+
+def _stopped(step: Step, checkpoint: Path | None, number: int) -> StoppedError:
+    if checkpoint is None or step.epoch == 1:
+        return StoppedError(f"Interrupted in epoch {step.epoch}; nothing was written.", number)
+    return StoppedError(
+        f"Interrupted in epoch {step.epoch}; the state after epoch {step.epoch - 1} is in {str(checkpoint)!r}. "
+        f"Go on with the same command and --resume {checkpoint}",
+        number,
+    )
+
+
+def epochs_table(result: Result, output: Output) -> None:
+    """Print a row per epoch."""
+    rows = []
+    for report in result.reports:
+        trained = report.epoch > 0
+        rows.append(
+            (
+                f"{report.epoch}{' *' if report.epoch == result.best_epoch else ''}",
+                f"{report.learning_rate:.2e}" if trained else "",
+                f"{report.loss:.4f}" if trained else "",
+                percent(report.accuracy) if trained else "",
+                "" if report.validation is None else f"{report.validation.loss:.4f}",
+                "" if report.validation is None else percent(report.validation.accuracy),
+            )
+        )
+    columns = ["epoch", " learning rate", " loss", " accuracy", " loss held out", " accuracy held out"]
+    output.table("Epochs (* = kept)", columns, rows)

@@ -1,0 +1,120 @@
+"""`dlprune finetune`: training from files, interruption and going on, wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from models import plain, saved
+from typer.testing import CliRunner, Result
+
+import dlprune as ha
+from dlprune.cli.app import app
+from dlprune.model import unwrap_model
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["finetune", *(str(one) for one in arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, Path]:
+    """A model with random weights and ninety images of which each class has its own brightness."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    images = np.clip(rng.normal(60 + 60 * labels[:, None, None], 15, (90, 8, 8)), 0, 255).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=labels)
+    return saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx"), tmp_path / "images.npz"
+
+
+def weights(path: Path) -> dict[str, np.ndarray]:
+    graph = unwrap_model(ha.read_dl_model(str(path)), 1).model.graph
+    return {name: value.const_value.numpy() for name, value in graph.initializers.items()}
+
+
+def test_it_trains_and_writes(files: tuple[str, Path], tmp_path: Path):
+    """Prints a row per epoch and the accuracies; the written model is the trained one, with its parameters."""
+    model, images = files
+    out = tmp_path / "tuned.onnx"
+    options = ["--range", 0, 1, "--epochs", 12, "--train-batch", 8, "--learning-rate", 0.02, "--seed", 1]
+    text = run(model, "--images", images, "--out", out, *options).stdout
+    assert "accuracy held out" in text
+    assert "72 images trained with" in text
+    before, after = (float(line.split(": ")[1]) for line in text.splitlines()[-2:])
+    assert after > max(before, 0.8)
+    handle = ha.read_dl_model(str(out))
+    assert ha.get_dl_model_param_s(handle, "image_range_max") == 1.0
+    assert ha.get_dl_model_param_s(handle, "solver_type") == "adam"
+    assert not (tmp_path / "tuned.onnx.ckpt").exists()
+    again = json.loads(run(model, "--images", images, "--out", tmp_path / "b.onnx", *options, "--json").stdout)
+    assert again["validation_accuracy"][again["best_epoch"]] == pytest.approx(after, abs=1e-4)
+    assert all(np.array_equal(array, weights(out)[name]) for name, array in weights(tmp_path / "b.onnx").items())
+
+
+def test_every_option_is_passed_on(files: tuple[str, Path], tmp_path: Path):
+    model, images = files
+    out = tmp_path / "tuned.onnx"
+    run(
+        model, "--images", images, "--test-images", images, "--out", out, "--epochs", 2, "--solver", "sgd",
+        "--learning-rate", 1e-5, "--schedule", "step", "--warmup", 0.5, "--weight-prior", 1e-4, "--patience", 1,
+        "--flip", "--shift", 10, "--crop", 10, "--brightness", 5, "--freeze", "w1,b*", "--freeze-statistics",
+        "--teacher", model, "--temperature", 2, "--distillation", 0.3, "--train-batch", 30, "--quiet",
+    )  # fmt: skip
+    start, end = weights(Path(model)), weights(out)
+    assert np.array_equal(start["w1"], end["w1"])
+    assert np.array_equal(start["b1"], end["b1"])
+    assert ha.get_dl_model_param(ha.read_dl_model(str(out)), "frozen_weights") == ["w1", "b*"]
+
+
+def test_interrupted_and_resumed(files: tuple[str, Path], tmp_path: Path):
+    """Ctrl-C leaves a checkpoint; with --resume the result is that of an uninterrupted run, bit for bit."""
+    model, images = files
+    options = ["--images", images, "--epochs", 40, "--train-batch", 8, "--range", 0, 1]
+    run(model, *options, "--out", tmp_path / "quiet.onnx", "--quiet")
+    command = [sys.executable, "-m", "dlprune", "finetune", model, *map(str, options), "-o", str(tmp_path / "out.onnx")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    checkpoint = tmp_path / "out.onnx.ckpt"
+    while not checkpoint.exists() and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert f"--resume {checkpoint}" in text
+    run(model, *options, "--out", tmp_path / "out.onnx", "--resume", checkpoint)
+    assert not checkpoint.exists()
+    quiet = weights(tmp_path / "quiet.onnx")
+    assert all(np.array_equal(array, quiet[name]) for name, array in weights(tmp_path / "out.onnx").items())
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--freeze", "stage9.*"], 1, "stage9"),
+        (["--learning-rate", "0"], 1, "learning_rate"),
+        (["--resume", "nothing.ckpt"], 2, "nothing.ckpt"),
+        (["--out", "no/folder/out.onnx"], 2, "no/folder"),
+        (["--holdout", "100"], 3, "holdout"),
+        (["--solver", "lbfgs"], 2, "lbfgs"),
+    ],
+)
+def test_wrong_input(files: tuple[str, Path], tmp_path: Path, options: list[Any], code: int, text: str):
+    model, images = files
+    out = [] if "--out" in options else ["--out", tmp_path / "out.onnx"]
+    assert text in run(model, "--images", images, *out, *options, code=code).output
+
+
+def test_images_without_classes_are_refused(files: tuple[str, Path], tmp_path: Path):
+    model, _ = files
+    np.savez(tmp_path / "bare.npz", images=np.zeros((40, 8, 8), np.uint8))
+    assert "class" in run(model, "--images", tmp_path / "bare.npz", "--out", tmp_path / "out.onnx", code=3).output
