@@ -290,6 +290,41 @@ def test_height_and_width_may_be_open(tmp_path: Path) -> None:
         assert_same(run(pruned.model, images, "y"), run(truth, images, "y"), 1e-4, f"{size}")
 
 
+def test_bounds_and_amounts_may_follow_the_size_of_the_image(tmp_path: Path) -> None:
+    proto = net(
+        """
+        a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+        ar = Relu(a)
+        shape = Shape(ar)
+        rows = Slice(shape, two, three)
+        half = Div(rows, two)
+        ends = Concat<axis = 0>(seven, half)
+        s = Slice(ar, starts, ends, axes, steps)
+        rest = Sub(rows, half)
+        amounts = Concat<axis = 0>(zeros, one, zero, zero, rest, zero)
+        p = Pad(s, amounts)
+        b = Conv(p, w2)
+        br = Relu(b)""",
+        """float[8,3,3,3] w1, float[8] b1, float[5,4,1,1] w2, int64[1] zero = {0}, int64[1] one = {1},
+        int64[1] two = {2}, int64[1] three = {3}, int64[1] seven = {7}, int64[2] starts = {1,0}, int64[2] axes = {1,2},
+        int64[2] steps = {2,1}, int64[3] zeros = {0,1,0}""",
+        ("br", 5),
+        image="N,3,H,W",
+    )
+    # Channels 1, 3, 5 are read behind a padded one; the odd one out and its likes are free.
+    saved(proto, tmp_path / "model.onnx")
+    handle = ha.read_dl_model(str(tmp_path / "model.onnx"))
+    ha.set_dl_model_param(handle, "image_dimensions", [16, 12, 3])
+    classifier = unwrap_model(handle, 1)
+    analysis = analysis_of(classifier)
+    for share in (0.4, 1.0):
+        gone = choose(analysis.structure, share)
+        truth = masked(classifier.model, analysis.facts, analysis.structure, gone)
+        pruned = assert_exact(classifier, gone)
+        images = np.random.default_rng(0).standard_normal((2, 3, 22, 10)).astype(np.float32)
+        assert_same(run(pruned.model, images, "y"), run(truth, images, "y"), 1e-4, "another size")
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 

@@ -766,6 +766,25 @@ def test_a_mask_made_of_the_image_couples_nothing() -> None:
     check(proto, kernels=5 + 3, convolutions=2)
 
 
+def test_a_mask_may_be_expanded_to_all_channels() -> None:
+    proto = net(
+        """
+        a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+        first = Slice(x, zero, one, one)
+        shape = Shape(a)
+        mask = Expand(first, shape)
+        g = Mul(a, mask)
+        rows = Expand(first, literal)
+        j = Concat<axis = 1>(g, rows)
+        b = Conv(j, w2)
+        br = Relu(b)""",
+        """float[6,3,3,3] w1, float[6] b1, float[4,8,1,1] w2, int64[1] zero = {0}, int64[1] one = {1},
+        int64[4] literal = {1,2,1,1}""",
+        ("br", 4),
+    )
+    check(proto, kernels=5 + 3, convolutions=2)
+
+
 def test_channels_that_meet_the_image_itself_stay() -> None:
     proto = net(
         """
@@ -1493,6 +1512,31 @@ def test_a_dense_layer_of_a_channels_last_map_reads_its_channels() -> None:
         ("br", 4),
     )
     check(proto, kernels=4 + 3, convolutions=2)
+
+
+def test_who_computes_with_a_channel_number_holds_the_channels() -> None:
+    # After pruning Shape would give another number, and the weight of `b`, the scale and the zeros would change.
+    numbers = "shape = Shape(a) n = Gather<axis = 0>(shape, one) count = Cast<to = 1>(n)"
+    for use in (
+        "w = Div(w2, count) b = Conv(a, w)",
+        "e = Div(a, count) b = Conv(e, w2)",
+        "e = Clip(a, , count) b = Conv(e, w2)",
+        "z = ConstantOfShape(shape) e = Concat<axis = 1>(a, z) b = Conv(e, w4)",
+        "e = Tile(a, shape) f = Slice(e, zeros, ends) b = Conv(f, w2)",
+    ):
+        needed = [line for line in ("float[4,6,1,1] w2", "float[4,12,1,1] w4") if line.split()[1] in use]
+        proto = net(
+            f"""
+            a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+            {numbers} {use}
+            br = Relu(b)""",
+            f"""float[6,3,3,3] w1, float[6] b1, {needed[0]}, int64 one = {{1}}, int64[4] zeros = {{0,0,0,0}},
+            int64[4] ends = {{2,6,8,8}}""",
+            ("br", 4),
+            image="2,3,8,8",
+        )
+        reasons = check(proto, kernels=3, convolutions=1, silence=False)
+        assert "computes with its channel number" in reasons["a"]
 
 
 # --- number formats, control flow, foreign operators ------------------------------------------------------------------

@@ -118,6 +118,7 @@ def concat(trace: Trace, node: ir.Node) -> None:
         if part_shape is None:
             trace.give_up(node, f"the shape of an input of {label(node)} is not known")
             return
+        trace.hold_channel_numbers(value, f"{label(node)} computes with its channel number")
         parts.append(Channels.plain(part_shape) if known is None else known)
     axes = {part.axis for part in parts if part.axis is not None}
     if not axes:
@@ -223,14 +224,24 @@ def pad(trace: Trace, node: ir.Node) -> None:
 @moves("Expand")
 def expand(trace: Trace, node: ir.Node) -> None:
     """Repeat along axes of length one."""
+    source, shape = trace.of(node.inputs[0]), trace.shape(node.outputs[0])
+    if source is not None and is_data(source) and _is_spread(source.shape, shape, 1):
+        # All channels are the same one: each may leave with what it meets.
+        trace.put(node.outputs[0], Channels(shape, 1, trace.sets.fresh(shape[1])))
+        return
     source = _source(trace, node)
     if source is None:
         return
-    shape = trace.shape(node.outputs[0])
     if source.axis is not None and source.shape[source.axis] == shape[source.axis + len(shape) - len(source.shape)]:
         trace.put(node.outputs[0], source.reshaped(shape, source.axis + len(shape) - len(source.shape)))
     else:
         trace.put_array(node, node.outputs[0], np.broadcast_to(source.array(), shape))
+
+
+def _is_spread(old: Shape, new: Shape, axis: int) -> bool:
+    """Tell whether an axis of length one becomes longer."""
+    own = axis + len(old) - len(new)
+    return len(new) > axis and new[axis] > 1 and (own < 0 or old[own] == 1)
 
 
 @moves("Tile")
@@ -240,6 +251,7 @@ def tile(trace: Trace, node: ir.Node) -> None:
     repeats = trace.facts.ints(node.inputs[1])
     if source is None:
         return
+    trace.hold_channel_numbers(node.inputs[1], f"{label(node)} computes with its channel number")
     if repeats is None:
         trace.give_up(node, f"the repeats of {label(node)} are computed from the data")
     elif source.axis is None:

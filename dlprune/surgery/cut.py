@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..nodes import input_at, int_attribute, label, opset, pad_amounts, slice_bounds
-from .surgeon import Keep, Surgeon, SurgeryError, cuts, set_ints
+from .surgeon import Keep, Surgeon, SurgeryError, cuts, patch_ints, set_ints
 
 
 @cuts("Conv ConvTranspose")
@@ -127,7 +127,7 @@ def slice_(surgeon: Surgeon, node: ir.Node) -> None:
     step = int(steps[0]) if len(steps) == 1 else 1 if len(steps) == 0 else 0
     if step >= 1 and (step == 1 or opset(surgeon.model) >= 10):
         bounds[axis] = slice(int(picked[0]), int(picked[-1]) + 1, step)
-        _set_bounds(surgeon, node, bounds)
+        _set_bounds(surgeon, node, bounds, axis)
         return
     indices = surgeon.constant(f"{node.outputs[0].name}.picked", picked)
     if all(bound == slice(None) for other, bound in enumerate(bounds) if other != axis):
@@ -135,20 +135,26 @@ def slice_(surgeon: Surgeon, node: ir.Node) -> None:
         return
     node.replace_input_with(0, surgeon.insert_before(node, "Gather", [source, indices], axis=axis))
     bounds[axis] = slice(0, len(picked), 1)
-    _set_bounds(surgeon, node, bounds)
+    _set_bounds(surgeon, node, bounds, axis)
 
 
-def _set_bounds(surgeon: Surgeon, node: ir.Node, bounds: list[slice]) -> None:
+def _set_bounds(surgeon: Surgeon, node: ir.Node, bounds: list[slice], changed: int) -> None:
+    """Write the bounds down; where some follow the size of the image, only those of the axis that has changed."""
     axes = [axis for axis, cut in enumerate(bounds) if cut != slice(None)]
-    for index in range(1, len(node.inputs)):
-        if not surgeon.is_static(node.inputs[index]):
-            raise SurgeryError(f"the bounds of {label(node)} depend on the size of the image")
-    lowest = -(1 << 31)
-    ends = [lowest if bounds[axis].stop is None else bounds[axis].stop for axis in axes]
-    set_ints(surgeon, node, "starts", 1, [bounds[axis].start for axis in axes], since=10)
-    set_ints(surgeon, node, "ends", 2, ends, since=10)
+    if all(surgeon.is_static(value) for value in node.inputs[1:]):
+        lowest = -(1 << 31)
+        ends = [lowest if bounds[axis].stop is None else bounds[axis].stop for axis in axes]
+        set_ints(surgeon, node, "starts", 1, [bounds[axis].start for axis in axes], since=10)
+        set_ints(surgeon, node, "ends", 2, ends, since=10)
+    else:
+        given = surgeon.old.ints(input_at(node, 3))
+        axes = list(range(len(surgeon.old.ints(node.inputs[1]) or ()))) if given is None else given
+        axes = [axis % len(bounds) for axis in axes]
+        cut = bounds[changed]
+        patch_ints(surgeon, node, "starts", 1, [cut.start if axis == changed else None for axis in axes])
+        patch_ints(surgeon, node, "ends", 2, [cut.stop if axis == changed else None for axis in axes])
     set_ints(surgeon, node, "axes", 3, axes, since=10)
-    steps = [bounds[axis].step for axis in axes]
+    steps = [1 if bounds[axis].step is None else bounds[axis].step for axis in axes]
     if any(step != 1 for step in steps) or len(node.inputs) > 4:
         set_ints(surgeon, node, "steps", 4, steps, since=10)
 
@@ -189,9 +195,11 @@ def pad(surgeon: Surgeon, node: ir.Node) -> None:
     )
     given = surgeon.old.ints(input_at(node, 3))
     axes = list(range(rank)) if given is None else [a % rank for a in given]
-    if not surgeon.is_static(input_at(node, 1)):
-        raise SurgeryError(f"the amounts of {label(node)} depend on the size of the image")
-    set_ints(surgeon, node, "pads", 1, [amounts[a][0] for a in axes] + [amounts[a][1] for a in axes], since=11)
+    entries = [(a, amounts[a][side]) for side in (0, 1) for a in axes]
+    if surgeon.is_static(input_at(node, 1)):
+        set_ints(surgeon, node, "pads", 1, [amount for _, amount in entries], since=11)
+    else:
+        patch_ints(surgeon, node, "pads", 1, [amount if a == axis else None for a, amount in entries])
 
 
 def _renumbered(keep: Keep) -> NDArray[np.int64]:

@@ -318,10 +318,11 @@ def patch_ints(surgeon: Surgeon, node: ir.Node, name: str, index: int, values: S
     """Change some entries of an integer vector that the graph computes; None leaves an entry as it is computed."""
     computed = node.inputs[index]
     assert computed is not None
+    dtype = surgeon.old.dtype(computed) or ir.DataType.INT64
     parts: list[ir.Value] = []
     for kept, run in itertools.groupby(enumerate(values), key=lambda entry: entry[1] is None):
         positions, literals = zip(*run, strict=True)
-        array = np.array(positions if kept else literals, np.int64)
+        array = np.array(positions) if kept else np.array(literals, dtype.numpy())
         part = surgeon.constant(f"{node.outputs[0].name}.{name}", array)
         parts.append(surgeon.insert_before(node, "Gather", [computed, part], axis=0) if kept else part)
     node.replace_input_with(index, surgeon.insert_before(node, "Concat", parts, axis=0))
