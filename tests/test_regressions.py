@@ -60,3 +60,18 @@ def test_a_chain_of_reshapes_that_ends_in_another_rank_is_no_channel_shuffle() -
         }"""
     )
     assert_prunable(Classifier.from_proto(proto))
+
+
+def test_a_tensor_of_millions_of_channels_is_left_alone() -> None:
+    proto = model(
+        """<ir_version: 8, opset_import: ["" : 13]>
+        net (float[N,3,4,4] x) => (float[N,16777220] y)
+        <float[4,3,3,3] w, int64[8] pads = {0,16777216,0,0,0,0,0,0}> {
+          a = Conv<pads = [1,1,1,1]>(x, w)
+          b = Pad(a, pads)
+          c = ReduceMean<axes = [2,3], keepdims = 0>(b)
+          y = Softmax<axis = 1>(c)
+        }"""
+    )
+    (layer,) = analysis_of(Classifier.from_proto(proto)).structure.layers
+    assert layer.reason == "the output of Pad 'Pad_0' is too large to be followed"
