@@ -15,7 +15,12 @@ from .units import DATA, ChannelSets, Ids
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+
 Rule = Callable[["Trace", ir.Node], None]
+
+#: Longer axes are not followed: no real feature map has so many channels, and each takes memory and time.
+MAX_SIZE = 1 << 22
 
 _RULES: dict[str, Rule] = {}
 
@@ -103,7 +108,12 @@ class Trace:
             self.give_up(node, f"the operator of {label(node)} is not known")
         elif unknown:
             self.give_up(node, f"the shape of the output of {label(node)} is not known")
+        elif any(size > MAX_SIZE for output in needed for size in self.shape(output)):
+            self.give_up(node, f"the output of {label(node)} is too large to be followed")
         else:
+            for source in node.inputs:
+                if source is not None and self.facts.dtype(source) in _FLOATS:
+                    self.hold_channel_numbers(source, f"{label(node)} computes with its channel number")
             rule(self, node)
 
     def of(self, value: ir.Value | None) -> Channels | None:
