@@ -43,7 +43,7 @@ from dlprune.tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_h
 
 if TYPE_CHECKING:  # at run time __getattr__ brings them
     from dlprune.demo import demo_model_file, demo_samples
-    from dlprune.insight import compare_dl_pruning_scores
+    from dlprune.insight import compare_dl_pruning_scores, get_dl_pruning_sensitivity
     from dlprune.model import (
         apply_dl_model,
         clear_dl_model,
@@ -128,6 +128,7 @@ __all__ = [
     "get_dl_pruning_layer_info",
     "get_dl_pruning_param",
     "get_dl_pruning_param_s",
+    "get_dl_pruning_sensitivity",
     "merge_dl_pruning",
     "set_dl_pruning_param",
     # Training

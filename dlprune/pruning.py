@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from .quantised import quantised_node
 from .samples import read_batch
 from .scoregraph import ScoreGraphError
 from .selection import Limits, dense_features
+from .sensitivity import Sensitivity, measure_sensitivity
 from .serialization import register_serializer
 from .steps import Plan, Progress, Pruned, Stepper
 from .surgery import SurgeryError
@@ -321,25 +323,70 @@ def generate(
     classifier: Classifier, data: PruningData, progress: Progress = lambda _name, _share: None
 ) -> tuple[Classifier, Pruned]:
     """Prune a classifier that fits the data, and write into the data what that came to; see gen_dl_pruned_model."""
-    plan, criterion = _plan(data), data.criterion
+    plan = _plan(data)
     images, labels = _images(classifier, data, plan)
     held_out = None
     if plan.target == "accuracy_drop":
         images, labels, held_out = _split(data, images, labels)
+    with _understandable():
+        result = _stepper(classifier, data, images, labels, progress, held_out).run(plan)
+    pruned = classifier.with_model(result.model)
+    pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
+    data.finish(result.gone, result.reached)
+    return pruned, result
+
+
+def sensitivity_of(
+    classifier: Classifier,
+    data: PruningData,
+    test: tuple[Images, Labels],
+    percentages: Sequence[float],
+    progress: Callable[[float], None] = lambda _: None,
+) -> Sensitivity:
+    """Prune each group of layers alone, as the parameters in the data tell; see get_dl_pruning_sensitivity.
+
+    Args:
+        classifier: the original.
+        data: what gen_dl_pruned_model would prune it by; left as they are.
+        test: images float32 [n, …] in the layout of the classifier, and class indices int64 [n], −1 = none.
+        percentages: of the kernels that can leave a group, 0…100.
+        progress: called with the share done.
+    """
+    _fitting(classifier, data)
+    with data.lock:
+        plan = _plan(data)
+        images, labels = _images(classifier, data, plan)
+        with _understandable():
+            stepper = _stepper(classifier, data, images, labels)
+    with _understandable():
+        return measure_sensitivity(classifier, stepper, plan, test, percentages, progress)
+
+
+def _stepper(
+    classifier: Classifier,
+    data: PruningData,
+    images: Images,
+    labels: Labels,
+    progress: Progress = lambda _name, _share: None,
+    held_out: tuple[Images, Labels] | None = None,
+) -> Stepper:
+    criterion = data.criterion
+    weighed = isinstance(criterion, Weighed)
+    tally = criterion.measure(_network(classifier), images, labels) if weighed else data.tally()
+    return Stepper(classifier, images, labels, criterion, tally, progress, held_out)
+
+
+@contextmanager
+def _understandable() -> Iterator[None]:
+    """Turn what goes wrong inside into errors that a user understands."""
     try:
-        network = _network(classifier)
-        tally = criterion.measure(network, images, labels) if isinstance(criterion, Weighed) else data.tally()
-        result = Stepper(classifier, images, labels, criterion, tally, progress, held_out).run(plan)
+        yield
     except SurgeryError as error:
         raise HOperatorError(
             H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be pruned: {error}. It was left as it is."
         ) from error
     except (GradientError, LiftError, ScoreGraphError) as error:
         raise _not_scorable(error) from error
-    pruned = classifier.with_model(result.model)
-    pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
-    data.finish(result.gone, result.reached)
-    return pruned, result
 
 
 def _split(data: PruningData, images: Images, labels: Labels) -> tuple[Images, Labels, tuple[Images, Labels]]:

@@ -24,6 +24,7 @@ from .selection import Limits, Mask, Room, dense_features
 from .structure import FIXED
 from .surgery import remove_units
 from .targets import CostTarget, CountTarget, LatencyTarget, Net, Target
+from .timing import block_width
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -170,16 +171,22 @@ class Stepper:
         structure = self._analysis.structure
         nothing = np.zeros(structure.unit_num, np.bool_)
         self._original = Net(classifier.model, self._analysis.facts, structure, nothing)
+        self._looked_up: Reference | None = None
+        self._first_looks: dict[tuple[bool, str], Outcome] = {}
 
-    def run(self, plan: Plan) -> Pruned:
+    def run(self, plan: Plan, *, more_follow: bool = False) -> Pruned:
         """Prune by a plan.
+
+        Args:
+            plan: what is wanted.
+            more_follow: whether to keep the first look at the original for other plans with the same selection.
 
         Raises:
             SurgeryError: the graph cannot be cut.
             GradientError, LiftError, ScoreGraphError: a later step cannot be scored.
         """
         walk = _Walk(plan, self._target(plan), None if plan.is_plain else self._reference())
-        start = _State(self._original, self._tally, self._sweep(walk, self._original, first=True))
+        start = _State(self._original, self._tally, self._first_look(walk, more_follow))
         state = self._search(walk, start) if plan.target == "accuracy_drop" else self._walk(walk, start)
         self._progress("prune", 1.0)
         return Pruned(state.net.model, state.net.gone, state.reached, state.outcome.methods, tuple(walk.history))
@@ -284,6 +291,8 @@ class Stepper:
         asked = limit if plan.target == "accuracy_drop" else plan.percentage
         cap = min((asked + 20.0) / 100, 1.0) if plan.cap is None else plan.cap
         limits = replace(plan.limits, cap=1.0 if asked == 100 else cap)
+        if plan.target == "latency" and limits.multiple == 1:
+            limits = replace(limits, multiple=block_width())  # anything else costs kernels and saves no time
         if asked == 100 and isinstance(target, CountTarget):
             # Who competes for the last place must be known from the first step on.
             stay = ~target.leaving(self._criterion.scores(self._tally))
@@ -310,8 +319,20 @@ class Stepper:
         return self._classifier.input_name, self._images
 
     def _reference(self) -> Reference:
-        net = self._original
-        return look_up(net.model, net.facts, net.structure, self._feeds(), self._batch, self._facts_batch)
+        """Return what the original computes; looked at once for all plans."""
+        if self._looked_up is None:
+            net = self._original
+            feeds = self._feeds()
+            self._looked_up = look_up(net.model, net.facts, net.structure, feeds, self._batch, self._facts_batch)
+        return self._looked_up
+
+    def _first_look(self, walk: _Walk, keep: bool) -> Outcome:
+        """Return what the original's consumers read."""
+        key = (walk.plan.is_plain, walk.plan.selection)
+        found = self._first_looks.get(key) or self._sweep(walk, self._original, first=True)
+        if keep:
+            self._first_looks[key] = found
+        return found
 
     def _sweep(
         self,
