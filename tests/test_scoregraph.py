@@ -155,6 +155,68 @@ def test_terms_of_a_residual_network_equal_the_definition(opset: int) -> None:
     check(parsed(RESIDUAL, opset), RESIDUAL_READINGS, [4, 4, 4, 4, 2])
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "r = Relu(a)",
+        "r = Clip(a, low, high)",
+        "r = HardSwish(a)",
+        "s = Sigmoid(a) r = Mul(a, s)",
+        "s = Sigmoid(a) q = Mul(s, a) t = Mul(q, half) r = LeakyRelu(t)",
+    ],
+)
+@pytest.mark.parametrize(
+    "window",
+    [
+        "kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]",
+        "kernel_shape = [3,3], strides = [2,2], pads = [0,1,1,0]",
+        "kernel_shape = [3,3], strides = [3,3], pads = [1,1,1,1]",
+        'kernel_shape = [3,3], strides = [2,2], auto_pad = "SAME_LOWER"',
+        "kernel_shape = [3,3], strides = [2,2]",
+    ],
+)
+def test_inverted_residuals_are_scored_phase_by_phase(hidden: str, window: str) -> None:
+    """A strided depthwise convolution on an expanding one needs no ConvTranspose, and gives the same terms."""
+    body = f"""(float[N,3,6,6] x) => (float[N,4] y)
+    <float[2,3,1,1] w0, float[6,2,1,1] w1, float[6] b1, float[6,1,3,3] w2, float[4,6,1,1] w3,
+     float low = {{0.0}}, float high = {{1.0}}, float half = {{0.5}}>
+    {{
+      z = Conv(x, w0)
+      zr = Relu(z)
+      a = Conv(zr, w1, b1)
+      {hidden.replace(") ", ")" + chr(10))}
+      d = Conv<group = 6, {window}>(r, w2)
+      dr = Relu(d)
+      e = Conv(dr, w3)
+      y = ReduceMean<axes = [2,3], keepdims = 0>(e)
+    }}"""
+    proto = parsed(body)
+    readings = [reading("a", "zr", 2), reading("e", "dr", 6)]
+    check(proto, readings, [4, 4], batch=2)
+    built = ScoreGraph(prepared(proto), "x", "y", (2, 3, 6, 6), readings)
+    kinds = [node.op_type for node in built.model.graph]
+    assert "DepthToSpace" in kinds
+    assert "ConvTranspose" not in kinds
+
+
+def test_a_map_with_another_reader_is_not_cut_into_phases() -> None:
+    """Where the map above a strided depthwise convolution is read elsewhere as well, it is put together."""
+    body = """(float[N,3,6,6] x) => (float[N,4] y)
+    <float[2,3,1,1] w0, float[6,2,1,1] w1, float[6,1,3,3] w2, float[4,6,1,1] w3, float[4,6,1,1] w4>
+    {
+      z = Conv(x, w0)
+      zr = Relu(z)
+      a = Conv(zr, w1)
+      r = Relu(a)
+      d = Conv<group = 6, strides = [2,2], pads = [1,1,1,1]>(r, w2)
+      e = Conv(d, w3)
+      f = Conv<strides = [2,2]>(r, w4)
+      g = Add(e, f)
+      y = ReduceMean<axes = [2,3], keepdims = 0>(g)
+    }"""
+    check(parsed(body), [reading("a", "zr", 2), reading("e", "d", 6), reading("f", "r", 6)], [4, 4, 4], batch=2)
+
+
 def test_loss_and_logits_are_those_of_the_model() -> None:
     """Loss is each sample's own cross-entropy; logits are the model's output."""
     proto = parsed(RESIDUAL)

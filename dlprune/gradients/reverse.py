@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from dlprune.gradients.phases import region_above, through
 from dlprune.gradients.rule import GradientError, Site, find_rule, is_float
 from dlprune.gradients.writer import Writer, emitted_shape, shape_of
 
@@ -51,15 +52,25 @@ def differentiate(
         pending.setdefault(value, []).append(seed)
     edges: dict[Edge, ir.Value] = {}
     values: dict[ir.Value, ir.Value] = {}
+    done: set[ir.Node] = set()
     for node in reversed(nodes):
         wanted = wants[node]
+        if node in done:
+            continue
         if not wanted and not wanted_values.intersection(node.outputs):
             continue
         dys = [_total(writer, output, pending.pop(output, [])) for output in node.outputs]
         values.update((o, dy) for o, dy in zip(node.outputs, dys, strict=True) if o in wanted_values and dy is not None)
         if not wanted or all(dy is None for dy in dys):
             continue
-        for index, partial in _partials(Site(node, writer, dys, wanted, opset)).items():
+        site = Site(node, writer, dys, wanted, opset)
+        region = None if wanted_values else region_above(node, wants)
+        if region is None:
+            partials = _partials(site)
+        else:
+            done.update(region.nodes)
+            node, partials = region.expansion, {0: through(site, region)}
+        for index, partial in partials.items():
             source = node.inputs[index]
             if source is not None:
                 pending.setdefault(source, []).append(partial)
