@@ -72,7 +72,7 @@ def look_up(
     nodes = {node.outputs[0].name or "": node for node in model.graph}
     consumers = [nodes[consumer.output] for consumer in structure.consumers]
     weighted = [node for node in consumers if node.op_type in WEIGHTED and is_standard(node)]
-    order = {node: position for position, node in enumerate(model.graph)}
+    order = fit_order(model)
     shortcuts = {
         name: found
         for node in weighted

@@ -59,6 +59,10 @@ class Stages:
         if nodes:
             self._execute(nodes)
 
+    def has_run(self, node: ir.Node) -> bool:
+        """Tell whether a node has run, so that a change of its weights would come too late."""
+        return node in self._done
+
     def release(self, name: str) -> None:
         """Forget a tensor that will not be asked for again, unless a later node reads it."""
         self._wanted.discard(name)

@@ -123,6 +123,7 @@ class Sweep:
             rows = self._inputs(stages, consumer, regression, target)
             if consumer.output in refitted:
                 wish = self._wish(stages, consumer, regression, target)
+                assert not stages.has_run(node), consumer.output
                 fits = self._fit(node, regression, rows, wish, target.positions.shape[1], method)
                 outcome.methods.update(fit.method for fit in fits)
                 if reestimate:
