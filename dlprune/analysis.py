@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from .classifier import Classifier
@@ -61,9 +62,14 @@ def score_graph_of(classifier: Classifier) -> ScoreGraph:
 
 def _analyse(classifier: Classifier, shape: Shape) -> Analysis:
     facts = gather_facts(classifier.model, {classifier.input_name: shape})
+    try:
+        structure = analyse(classifier.model, facts)
+    except Exception:
+        classifier.confidences(np.zeros(shape, np.float32))  # a model that cannot be run says so itself
+        raise
     return Analysis(
         facts=facts,
-        structure=analyse(classifier.model, facts),
+        structure=structure,
         other_shapes=_other_shapes(classifier, shape),
         signature=signature(classifier.model),
     )

@@ -75,6 +75,7 @@ class Classifier:
         self.head: ClassHead | None = None
         self.class_num = 0
         self.reason = found if isinstance(found, str) else ""  # why the model is no classification model
+        self._run_error = ""  # why the model could not be run when its output shapes were looked for
         if self.image is not None:
             self._adopt_image(self.image)
         self._find_classes()
@@ -241,7 +242,8 @@ class Classifier:
             return {
                 out.name: np.shape(a) for out, a in zip(session.get_outputs(), session.run(None, feed), strict=True)
             }
-        except Exception:
+        except Exception as error:
+            self._run_error = " ".join(str(error).split())[:300]
             return None
 
     def _find_classes(self) -> None:
@@ -268,6 +270,8 @@ class Classifier:
                 if fitting
                 else f"no output has the form batch × classes (outputs: {outputs})"
             )
+            if self._run_error:
+                self.reason += f"; the model cannot be run ({self._run_error})"
             return
         (name, number), *_ = fitting.items()
         assert number is not None

@@ -103,6 +103,10 @@ def _layout_from_shape(dims: list[int | None]) -> Layout:
     return "NHWC" if dims[3] in usual and dims[1] not in usual else "NCHW"
 
 
+#: A file that declares more classes is damaged; each class has a name.
+MAX_CLASSES = 1 << 20
+
+
 def class_count(shape: ir.Shape | tuple[int, ...] | None) -> int | None:
     """Return K for an output [N,K] (also [N,K,1,1] and the like), 0 if K is open, None if it is no such output."""
     if shape is None:
@@ -113,7 +117,7 @@ def class_count(shape: ir.Shape | tuple[int, ...] | None) -> int | None:
     wide = [dim for dim in dims if dim != 1]
     if None in wide:
         return 0
-    return wide[0] if len(wide) == 1 and wide[0] is not None and wide[0] >= 2 else None
+    return wide[0] if len(wide) == 1 and wide[0] is not None and 2 <= wide[0] <= MAX_CLASSES else None
 
 
 def class_candidates(model: ir.Model) -> list[ir.Value]:

@@ -21,6 +21,11 @@ def normalise(model: ir.Model) -> None:
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     except Exception:  # a kind of constant that the pass does not know, e.g. a sparse one
         passes.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=0)(model)
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:  # what a file says of a weight elsewhere may be wrong
+                value.shape = ir.Shape(value.const_value.shape.numpy())
+                value.type = ir.TensorType(value.const_value.dtype)
     # Older formats demand that initializers are listed as inputs; in memory they are not (see Classifier.ir_version).
     model.ir_version = max(model.ir_version or 0, 4)
     _name_nodes(model)

@@ -20,7 +20,7 @@ from dlprune.facts import gather_facts
 from dlprune.gradients import Writer, differentiate
 from dlprune.gradients.blocked import spatial_sum
 from dlprune.gradients.reverse import Edge
-from dlprune.gradients.writer import shape_of
+from dlprune.gradients.writer import UnknownShapeError, shape_of
 from dlprune.lift import lift
 from dlprune.logits import before_softmax, keep_output
 from dlprune.simplify import simplify
@@ -83,7 +83,8 @@ class ScoreGraph:
     Raises:
         GradientError: an operator between a consumer and the output has no gradient.
         LiftError: the model cannot be converted to opset 18.
-        ScoreGraphError: the samples of a batch cannot be told apart.
+        ScoreGraphError: the samples of a batch cannot be told apart, or a shape between consumers and output is not
+            known beforehand.
     """
 
     def __init__(
@@ -103,8 +104,11 @@ class ScoreGraph:
         lifted = lift(model, {input_name: self.input_shape})
         keep_output(lifted.graph, output_name)
         edges = _edges(lifted.graph, consumers)
-        simplify(lifted, gather_facts(lifted, {input_name: self.input_shape}))
-        self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges)
+        try:
+            simplify(lifted, gather_facts(lifted, {input_name: self.input_shape}))
+            self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges)
+        except UnknownShapeError as error:
+            raise ScoreGraphError(str(error)) from error
         self.model = lifted
         self._session = static_session(lifted, threads)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from exactness import assert_exact, assert_prunable, choose, masked, random_images, run
-from models import model
+from models import model, plain
+from onnx import TensorProto, helper, numpy_helper
 
-from dlprune.analysis import analysis_of
+from dlprune.analysis import analysis_of, score_graph_of
 from dlprune.classifier import Classifier
+from dlprune.errors import HOperatorError
+from dlprune.scoregraph import ScoreGraphError
 
 
 def test_a_computed_target_shape_keeps_the_entries_that_follow_the_image_size() -> None:
@@ -65,13 +70,67 @@ def test_a_chain_of_reshapes_that_ends_in_another_rank_is_no_channel_shuffle() -
 def test_a_tensor_of_millions_of_channels_is_left_alone() -> None:
     proto = model(
         """<ir_version: 8, opset_import: ["" : 13]>
-        net (float[N,3,4,4] x) => (float[N,16777220] y)
-        <float[4,3,3,3] w, int64[8] pads = {0,16777216,0,0,0,0,0,0}> {
+        net (float[N,3,4,4] x) => (float[N,4] y)
+        <float[4,3,3,3] w, int64[8] pads = {0,16777216,0,0,0,0,0,0}, int64[1] zero = {0}, int64[1] four = {4},
+         int64[1] one = {1}> {
           a = Conv<pads = [1,1,1,1]>(x, w)
           b = Pad(a, pads)
-          c = ReduceMean<axes = [2,3], keepdims = 0>(b)
-          y = Softmax<axis = 1>(c)
+          c = Slice(b, zero, four, one)
+          y = ReduceMean<axes = [2,3], keepdims = 0>(c)
         }"""
     )
     (layer,) = analysis_of(Classifier.from_proto(proto)).structure.layers
     assert layer.reason == "the output of Pad 'Pad_0' is too large to be followed"
+
+
+def test_what_a_file_declares_of_a_weight_elsewhere_does_not_count() -> None:
+    """Old files list weights among the inputs, and these declarations may be wrong."""
+    proto = plain()
+    proto.graph.input.append(helper.make_tensor_value_info("w1", TensorProto.FLOAT, [2147483647, 1, 1, 1]))
+    classifier = Classifier.from_proto(proto)
+    assert classifier.model.graph.initializers["w1"].shape == (6, 3, 3, 3)
+    assert_prunable(classifier)
+    score_graph_of(classifier)
+
+
+def test_billions_of_declared_classes_are_no_classes() -> None:
+    proto = plain()
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1 << 40
+    assert not Classifier.from_proto(proto).is_classification
+
+
+def test_why_a_model_does_not_run_is_told_where_its_classes_are_unknown() -> None:
+    proto = plain(channels=4)
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+    del proto.graph.output[0].type.tensor_type.shape.dim[1:]
+    proto.graph.output[0].type.tensor_type.shape.dim.add(dim_param="classes")
+    assert "cannot be run" in Classifier.from_proto(proto).reason
+
+
+def test_a_model_that_cannot_be_analysed_because_it_cannot_run_says_so() -> None:
+    proto = plain()
+    proto.graph.node[2].attribute.append(helper.make_attribute("group", 5))
+    with pytest.raises(HOperatorError, match="ONNX Runtime cannot run this model"):
+        analysis_of(Classifier.from_proto(proto))
+
+
+def test_scores_of_a_model_whose_shapes_depend_on_the_data_are_refused_in_words() -> None:
+    proto = model(
+        """<ir_version: 8, opset_import: ["" : 13]>
+        net (float[2,3,4,4] x) => (float[2,2] y) <float[4,3,1,1] w, float[4,2] u> {
+          a = Conv(x, w)
+          b = ReduceMean<axes = [2,3], keepdims = 0>(a)
+          c = NonZero(a)
+          s = Shape(c)
+          h = Cast<to = 1>(s)
+          p = ReduceMean(h)
+          d = Add(b, p)
+          e = Compress<axis = 0>(d, k)
+          y = MatMul(e, u)
+        }""",
+        k=(2,),
+    )
+    keep = next(tensor for tensor in proto.graph.initializer if tensor.name == "k")
+    keep.CopyFrom(numpy_helper.from_array(np.ones(2, np.bool_), "k"))
+    with pytest.raises(ScoreGraphError, match="is not known"):
+        score_graph_of(Classifier.from_proto(proto))

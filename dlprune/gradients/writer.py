@@ -16,10 +16,14 @@ _SHARED_BYTES = 4096
 _SHAPE = "dlprune.shape"
 
 
+class UnknownShapeError(ValueError):
+    """A tensor has no shape that is known beforehand."""
+
+
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """Return the static shape of a value whose shape is known to be static."""
+    """Return the static shape of a value. Raises UnknownShapeError."""
     if value.shape is None or not all(isinstance(d, int) for d in value.shape):
-        raise ValueError(f"the shape of tensor '{value.name}' is not known")
+        raise UnknownShapeError(f"the shape of tensor '{value.name}' is not known")
     return tuple(int(d) for d in value.shape if isinstance(d, int))
 
 
