@@ -279,7 +279,7 @@ def _gemm(net: Net, x: str, features: int, out: int) -> str:
     return net.op("Gemm", x, net.weight((out, features)), net.vector(out), transB=1)
 
 
-@block(0.5)
+@block(0.3)
 def efficient_channel_attention(net: Net, x: Map) -> Map:
     """A gate by a Conv1d over the channels: they cannot leave, for a reason."""
     pooled = net.squeeze(net.op("GlobalAveragePool", x.name), [3])
@@ -715,7 +715,7 @@ def instance_norm(net: Net, x: Map) -> Map | None:
     return net.put(x, "InstanceNormalization", net.vector(x.channels, 1.0, 0.4), net.vector(x.channels))
 
 
-@block(0.6)
+@block(0.4)
 def group_norm(net: Net, x: Map) -> Map | None:
     """GroupNormalization, or an InstanceNormalization on a reshaped tensor: fixed, with a reason."""
     groups = [g for g in (1, 2, 3) if x.channels % g == 0]
@@ -736,7 +736,7 @@ def _to_groups(net: Net, x: Map, groups: int) -> str:
     return net.reshape(x.name, [0, groups, length], [(0, 1), groups, -1])
 
 
-@block(0.6)
+@block(0.4)
 def layer_norm(net: Net, x: Map) -> Map | None:
     """Normalised over the channels of each pixel, as an operator or spelled out."""
     if net.zero_keeping or x.channels < 2:
@@ -762,7 +762,7 @@ def layer_norm(net: Net, x: Map) -> Map | None:
     return net.put(x, "Add", y) if net.chance(0.5) else Map(y, x.channels, x.height, x.width)
 
 
-@block(0.5)
+@block(0.3)
 def local_response(net: Net, x: Map) -> Map | None:
     if net.zero_keeping:
         return None

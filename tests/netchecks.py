@@ -166,10 +166,15 @@ def _with_output(model: ir.Model, name: str) -> ir.Model:
 
 def _session(model: ir.Model) -> ort.InferenceSession:
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def logits(model: ir.Model, images: NDArray[np.float32], name: str) -> Logits:
+    """Return a value of a model, computed by ONNX Runtime in single precision."""
+    return _run(_session(_with_output(model, name)), images, name)
 
 
 def _run(session: ort.InferenceSession, images: NDArray[np.float32], name: str) -> Logits:

@@ -90,7 +90,7 @@ def generate(seed: int, skip: Collection[int] = ()) -> RandomNet:
     logits, dims = head(net, x, classes)
     output, dims = _end(net, logits, dims)
     used.append(head.__name__)
-    proto = _model(net, output, dims, shape, is_nhwc)
+    proto = _model(net, output, [net.pick([None, "classes", classes, classes]), *[1] * (dims - 2)], shape, is_nhwc)
     return RandomNet(
         seed=seed,
         proto=proto,
@@ -269,13 +269,14 @@ def _end(net: Net, logits: str, dims: int) -> tuple[str, int]:
     return (net.op("Identity", y) if kind == 2 else y), dims
 
 
-def _model(net: Net, output: str, dims: int, shape: list[int | None], is_nhwc: bool) -> onnx.ModelProto:
+def _model(
+    net: Net, output: str, class_dims: list[int | str | None], shape: list[int | None], is_nhwc: bool
+) -> onnx.ModelProto:
     declared = ["N" if shape[0] is None else shape[0], *shape[1:]]
     if net.open_size:
         declared[2:] = ["H", "W"]
     image = helper.make_tensor_value_info("image_nhwc" if is_nhwc else "image", TensorProto.FLOAT, declared)
-    number = net.pick([None, "classes"])
-    classes = helper.make_tensor_value_info(output, TensorProto.FLOAT, [declared[0], number, *[1] * (dims - 2)])
+    classes = helper.make_tensor_value_info(output, TensorProto.FLOAT, [declared[0], *class_dims])
     used = {name for node in net.nodes for name in node.input}
     weights = [tensor for tensor in net.initializers if tensor.name in used]
     graph = helper.make_graph(net.nodes, "random", [image], [classes], weights)
