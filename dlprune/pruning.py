@@ -202,8 +202,9 @@ def add_dl_pruning_batch(
 ) -> None:
     """Score a batch of samples and add the scores to the pruning data; the model is not changed.
 
-    May be called from several threads at once. Each sample's score is the absolute first-order change of its own
-    cross-entropy if the unit were removed; the order and the size of batches do not matter.
+    May be called from several threads at once; the order and the size of batches do not matter. In mode 'oracle' each
+    sample's score is the absolute first-order change of its own cross-entropy if the unit were removed. Modes that look
+    at weights alone only remember images here, for the compensation.
 
     Parameters: `dlmodel_handle_to_prune` (type 'classification', structure as in create_dl_pruning),
     `dlpruning_handle` (type 'dl_pruning'), `dlsample_batch` ('batch_size' sample dicts with 'image' and, in all or in
@@ -272,7 +273,8 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     them; otherwise those layers are refitted so that their outputs stay close to the original's. The input model and
     the scores stay, so that the operator can be called again with another percentage.
 
-    Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (with at least one scored batch).
+    Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (with at least one batch;
+    none is needed by the modes of weights alone with 'compensation' 'none').
     Returns a handle of type 'dl_model'. Writes 'pruned_kernel_num' and 'pruned_percentage' into the pruning data.
     Raises HOperatorError 7980 (other architecture, or no scores yet), 7912 (type 'generic'), 2404/2454 (handle).
     Source: HALCON operator gen_dl_pruned_model.

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
+from exactness import masked, run
 from models import model
+from netgenerator import generate
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -211,6 +213,23 @@ def test_exact_oracle_works_in_half_precision():
     np.testing.assert_allclose(
         found(case, "exact_oracle", images, labels, 4), exact_truth(full, images, labels), rtol=0.05, atol=0.01
     )
+
+
+@pytest.mark.parametrize("seed", [0, 3, 9, 19, 24])
+def test_exact_oracle_agrees_with_masked_consumers_on_random_networks(seed: int):
+    """On networks of all kinds, open and fixed batches: the loss with a 0/1 mask in front of every consumer."""
+    net = generate(seed)
+    classifier = Classifier.from_proto(net.proto)
+    found_analysis = analysis_of(classifier)
+    structure, images = found_analysis.structure, net.images()
+    labels = np.arange(len(images)) % classifier.class_num
+    criterion = make_criterion("exact_oracle")
+    scores = criterion.scores(criterion.measure(Network(classifier, structure, len(images)), images, labels))
+    before = loss(run(classifier.model, images, classifier.logits_name).reshape(len(images), -1), labels)
+    for unit in range(0, structure.unit_num, 5):
+        mask = masked(classifier.model, found_analysis.facts, structure, np.arange(structure.unit_num) == unit)
+        after = loss(run(mask, images, classifier.logits_name).reshape(len(images), -1), labels)
+        assert scores[unit] == pytest.approx(np.abs(after - before).mean(), rel=1e-3, abs=1e-5 * scores.max())
 
 
 # --- linearised logits ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..calibration import Images, Labels
 from ..classifier import Classifier
 from ..compensation.stages import batches
+from ..scoregraph import ScoreGraph
 from ..selection import Mask, Ranking, Room, Scores, choose_by_scores
 from ..structure import Structure
 
@@ -35,6 +36,15 @@ class Network:
     def shape(self) -> tuple[int, ...]:
         """Shape of a batch of images in the layout of the classifier."""
         return self.classifier.input_shape(self.batch)
+
+    def score_graph(self, *, upstream: bool = False) -> ScoreGraph:
+        """Build the score graph; see there.
+
+        Raises GradientError, LiftError or ScoreGraphError where the network cannot be scored.
+        """
+        one = self.classifier
+        consumers = self.structure.consumers
+        return ScoreGraph(one.model, one.input_name, one.output_name, self.shape, consumers, upstream=upstream)
 
 
 @dataclass(frozen=True)

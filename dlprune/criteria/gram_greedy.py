@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..calibration import Images, Labels
-from ..scoregraph import ScoreGraph
 from ..scoring import unit_terms
 from ..selection import Mask, Ranking, Room, Scores, choose
 from ..structure import Structure
@@ -36,19 +35,11 @@ class GramGreedy(Measured):
 
     def scorer(self, network: Network) -> Scorer:
         """Build the score graph."""
-        classifier, structure = network.classifier, network.structure
-        graph = ScoreGraph(
-            classifier.model,
-            classifier.input_name,
-            classifier.output_name,
-            network.shape,
-            structure.consumers,
-            upstream=True,
-        )
+        graph, structure = network.score_graph(upstream=True), network.structure
 
         def score(images: Images, labels: Labels, count: int) -> Values:
             del labels
-            lots = [_lots(image, classifier.class_num) for image in images]
+            lots = [_lots(image, network.classifier.class_num) for image in images]
             total = self.start(structure.unit_num)
             for projection in range(_PROJECTIONS):
                 upstream = np.stack([directions[projection] for directions, _ in lots])

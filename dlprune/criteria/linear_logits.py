@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from ..calibration import Images, Labels
 from ..crossentropy import Floats, log_sum_exp, targets
-from ..scoregraph import ScoreGraph
 from ..scoring import unit_terms
 from .criterion import Measured, Network, Scorer, Values, absolute_sum, criterion
 
@@ -27,16 +26,8 @@ class LinearLogits(Measured):
 
     def scorer(self, network: Network) -> Scorer:
         """Build the score graph."""
-        classifier, structure = network.classifier, network.structure
-        graph = ScoreGraph(
-            classifier.model,
-            classifier.input_name,
-            classifier.output_name,
-            network.shape,
-            structure.consumers,
-            upstream=True,
-        )
-        classes = classifier.class_num
+        graph, structure = network.score_graph(upstream=True), network.structure
+        classes = network.classifier.class_num
 
         def score(images: Images, labels: Labels, count: int) -> Values:
             nothing = np.zeros((network.batch, classes), np.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..calibration import Images, Labels
-from ..scoregraph import ScoreGraph
 from ..scoring import unit_terms
 from .criterion import Measured, Network, Scorer, Values, absolute_sum, criterion
 
@@ -20,10 +19,7 @@ class Oracle(Measured):
 
     def scorer(self, network: Network) -> Scorer:
         """Build the score graph."""
-        classifier, structure = network.classifier, network.structure
-        graph = ScoreGraph(
-            classifier.model, classifier.input_name, classifier.output_name, network.shape, structure.consumers
-        )
+        graph, structure = network.score_graph(), network.structure
 
         def score(images: Images, labels: Labels, count: int) -> Values:
             terms = unit_terms(graph.run(images, labels), structure.consumers, structure.unit_num)
