@@ -18,6 +18,8 @@ from dlprune.gradients.writer import Writer
 
 #: A step from 0 to 1 is a ramp so steep that no number met in practice lies on it; a power of two keeps products exact.
 STEEP = 2.0**80
+#: Width of ReLU6, the one clip that is worth a shortcut (and whose bounds the shortcut meets exactly).
+_VALLEY = 6.0
 
 
 def affine(writer: Writer, value: ir.Value, shape: Sequence[int], scale: float, shift: float = 0.0) -> ir.Value:
@@ -48,6 +50,10 @@ def below(writer: Writer, value: ir.Value, shape: Sequence[int], bound: float) -
 
 def between(writer: Writer, value: ir.Value, shape: Sequence[int], low: float, high: float) -> ir.Value:
     """Return 1 where low < value < high, else 0."""
+    if len(shape) == 4 and high - low == _VALLEY:
+        # Half of (value − high) runs from −3 to 0 between the bounds: there, and only there, the hard swish is negative.
+        valley = writer.op("HardSwish", affine(writer, value, shape, 0.5, -0.5 * high))
+        return writer.op("Clip", affine(writer, valley, shape, -STEEP), 0.0, 1.0)
     if len(shape) == 4:
         to_high = affine(writer, value, shape, -1.0, high)
         from_low = affine(writer, value, shape, 1.0, -low) if low else value
