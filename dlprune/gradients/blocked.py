@@ -51,7 +51,7 @@ def below(writer: Writer, value: ir.Value, shape: Sequence[int], bound: float) -
 def between(writer: Writer, value: ir.Value, shape: Sequence[int], low: float, high: float) -> ir.Value:
     """Return 1 where low < value < high, else 0."""
     if len(shape) == 4 and high - low == _VALLEY:
-        # Half of (value − high) runs from −3 to 0 between the bounds: there, and only there, the hard swish is negative.
+        # Half of (value − high) runs from −3 to 0 between the bounds: only there the hard swish is negative.
         valley = writer.op("HardSwish", affine(writer, value, shape, 0.5, -0.5 * high))
         return writer.op("Clip", affine(writer, valley, shape, -STEEP), 0.0, 1.0)
     if len(shape) == 4:
