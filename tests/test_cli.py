@@ -127,7 +127,7 @@ def test_quiet_prints_nothing(model_file: str, photos: Path, tmp_path: Path) -> 
 
 def test_all_pruning_options_arrive(model_file: str, photos: Path, tmp_path: Path) -> None:
     options = ["--compensation", "none", "--selection", "score", "--normalization", "l2", "--max-layer", 40]
-    options += ["--step", 5, "--calibration-images", 9, "--param", "calibration_image_num=10"]
+    options += ["--step", 5, "--calibration-images", 9, "--multiple", 1, "--param", "calibration_image_num=10"]
     arguments = ("prune", model_file, "--images", photos, "-p", 50, "-o", tmp_path / "a.onnx", *FAST)
     found = as_json(*arguments, *options)
     assert found["settings"] == {
@@ -138,6 +138,7 @@ def test_all_pruning_options_arrive(model_file: str, photos: Path, tmp_path: Pat
         "max_layer_percentage": 40.0,
         "step_percentage": 5.0,
         "calibration_image_num": 10,
+        "kernel_multiple": 1,
     }
     assert found["pruned_kernel_num"] == 5  # 2 of 6 and 3 of 8 kernels are 40 percent at most
 

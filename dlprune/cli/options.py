@@ -239,6 +239,16 @@ class PruningOptions:
         ),
     ] = 256
 
+    kernel_multiple: Annotated[
+        int,
+        typer.Option(
+            "--multiple",
+            metavar="NUMBER",
+            min=1,
+            help="Leave layers with multiples of so many kernels; 8 or 16 suit most processors.",
+            rich_help_panel=_PRUNING,
+        ),
+    ] = 1
     parameters: Annotated[
         list[str] | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..options import OutputOptions, PruningOptions
+from ..options import OutputOptions, PruningOptions, Runs
 
 
 def demo(
@@ -22,6 +22,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The smaller model, an .onnx file.")] = Path(
         "digits_pruned.onnx"
     ),
+    runs: Runs = None,
 ) -> None:
     """Prune the embedded classifier of handwritten digits with the embedded images; needs nothing else.
 
@@ -60,6 +61,7 @@ def demo(
             mode=pruning_options.mode,
             settings=pruning_options.settings(percentage),
             out=out,
+            runs=runs,
         ),
         Output(output_options),
     )
