@@ -26,8 +26,6 @@ from dlprune.logits import before_softmax, keep_output
 from dlprune.simplify import simplify
 from dlprune.staticsession import static_session
 
-_IMAGES, _LABELS, _UPSTREAM = "score/images", "score/labels", "score/upstream"
-
 
 class Consumer(Protocol):
     """A node that mixes the channels of one of its inputs; see `dlprune.structure.Consumer`."""
@@ -110,6 +108,7 @@ class ScoreGraph:
         except UnknownShapeError as error:
             raise ScoreGraphError(str(error)) from error
         self.model = lifted
+        self._inputs = [value.name or "" for value in lifted.graph.inputs]
         self._session = static_session(lifted, threads)
 
     @property
@@ -133,8 +132,7 @@ class ScoreGraph:
             images: float32, of the input shape.
             labels: as in `run`; float32 [N, K], the gradient with respect to the logits, if `upstream` was chosen.
         """
-        feeds = {_IMAGES: images, _UPSTREAM if self.upstream else _LABELS: labels}
-        logits, loss, *found = self._session.run(None, feeds)
+        logits, loss, *found = self._session.run(None, dict(zip(self._inputs, (images, labels), strict=True)))
         terms = [np.zeros((self.batch_size, size), np.float32) for size in self._sizes]
         for index, term in zip(self._scored, found, strict=True):
             terms[index] = term
@@ -165,8 +163,6 @@ class _Assembly:
         self._batch = batch
         self._upstream = upstream
         self._writer = Writer(self._graph, "score")
-        images = self._graph.inputs[0]
-        images.name = _IMAGES
 
     def add(self, edges: Sequence[tuple[int, Edge, int]]) -> list[int]:
         """Write everything; return the indices of the consumers whose scores are outputs, in their order."""
@@ -189,31 +185,33 @@ class _Assembly:
             for index, edge, axis in edges
             if edge in gradients.edges
         }
-        self._output("score/logits", logits, (self._batch, classes))
-        self._output("score/loss", loss, (self._batch,))
+        self._output("logits", logits, (self._batch, classes))
+        self._output("loss", loss, (self._batch,))
         for index, term in terms.items():
-            self._output(f"score/term{index}", term, None)
+            self._output(f"term{index}", term, None)
         return list(terms)
 
     def _input(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        # No other name of the graph begins like the writer's, whatever the user's tensors are called.
+        full = f"{self._writer.prefix}/{name}"
+        value = ir.Value(name=full, type=ir.TensorType(dtype), shape=ir.Shape(shape))
         self._graph.inputs.append(value)
         return value
 
     def _output(self, name: str, value: ir.Value, shape: Sequence[int] | None) -> None:
         named = self._writer.op("Identity", value, shape=shape)
-        named.name = name
+        named.name = f"{self._writer.prefix}/{name}"
         named.type = ir.TensorType(ir.DataType.FLOAT)
         self._graph.outputs.append(named)
 
     def _given(self, classes: int) -> tuple[ir.Value, ir.Value]:
-        seed = self._input(_UPSTREAM, ir.DataType.FLOAT, (self._batch, classes))
+        seed = self._input("upstream", ir.DataType.FLOAT, (self._batch, classes))
         return seed, self._writer.constant(np.zeros(self._batch, np.float32))
 
     def _cross_entropy(self, logits: ir.Value, classes: int) -> tuple[ir.Value, ir.Value]:
         """Return softmax − onehot and the loss of each sample; a negative label stands for the greatest logit."""
         op = self._writer.op
-        labels = self._input(_LABELS, ir.DataType.INT64, (self._batch,))
+        labels = self._input("labels", ir.DataType.INT64, (self._batch,))
         decision = op("ArgMax", logits, axis=1, keepdims=0)
         labels = op("Where", op("Less", labels, 0), decision, labels)
         target = op("OneHot", labels, classes, np.array([0.0, 1.0], np.float32), axis=1)

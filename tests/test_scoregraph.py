@@ -475,6 +475,18 @@ def test_weights_outside_the_file_are_found(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_users_names_cannot_clash() -> None:
+    """Tensors of the user's that are called like ours do no harm."""
+    proto = parsed(RESIDUAL)
+    for node in proto.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                if name in ("ar", "br"):
+                    names[i] = {"ar": "score/labels", "br": "score/1"}[name]
+    readings = [reading("b", "score/labels", 6), reading("c", "score/1", 6)]
+    check(proto, readings, [4, 4])
+
+
 def test_the_users_model_is_left_alone() -> None:
     """Scoring changes neither the graph nor the weights that it was given."""
     proto = parsed(RESIDUAL, 11)
