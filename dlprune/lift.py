@@ -9,6 +9,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from dlprune.nodes import is_standard, subgraphs
+
 #: The rules need ScatterElements with reduction and the reductions' axes as inputs.
 MIN_OPSET = 18
 #: GroupNormalization has one scale per channel since opset 21; the older form is deprecated.
@@ -37,15 +39,32 @@ def lift(model: ir.Model, input_shapes: Mapping[str, tuple[int, ...]], min_opset
     copy = model.clone()
     if copy.functions:
         common.InlinePass()(copy)
+    sizes: dict[str | None, int] = {}
     for value in copy.graph.inputs:
         shape = input_shapes.get(value.name or "")
         if shape is not None:
+            named = zip(value.shape or (), shape, strict=False)
+            sizes.update({dim.value: size for dim, size in named if isinstance(dim, ir.SymbolicDim)})
             value.shape = ir.Shape(shape)
+    _settle_shapes(copy.graph, sizes)
     opset = copy.opset_imports.get("", 1)
     target = max(opset, min_opset)
     if any(node.op_type == "GroupNormalization" for node in copy.graph.all_nodes()):
         target = max(target, GROUP_NORMALIZATION_OPSET)
     return copy if opset == target else _converted(copy, target)
+
+
+def _settle_shapes(graph: ir.Graph, sizes: Mapping[str | None, int]) -> None:
+    """Forget inner shapes, which may speak of another batch size, but where nothing else tells them."""
+    for node in graph.all_nodes():
+        keep = not is_standard(node) or any(True for _ in subgraphs(node))
+        for output in node.outputs:
+            if not keep or output.shape is None:
+                output.shape = None
+            else:
+                output.shape = ir.Shape(
+                    [sizes.get(dim.value, dim) if isinstance(dim, ir.SymbolicDim) else dim for dim in output.shape]
+                )
 
 
 def _converted(model: ir.Model, target: int) -> ir.Model:
@@ -67,9 +86,6 @@ def _converted(model: ir.Model, target: int) -> ir.Model:
     for value in graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):  # its file is out of the converter's sight
             value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
-    for node in graph.all_nodes():  # stale shapes of another batch size would contradict the input's
-        for output in node.outputs:
-            output.shape = None
     try:
         proto = onnx.shape_inference.infer_shapes(ir.to_proto(model), data_prop=True)
         converted = ir.from_proto(onnx.version_converter.convert_version(proto, target))

@@ -57,6 +57,17 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
+def captured(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the tensors of the graph around a node that its sub-graphs read."""
+    for graph in subgraphs(node):
+        nodes = list(graph.all_nodes())
+        own = {output for inner in nodes for output in inner.outputs}
+        for inner in (graph, *(inner for one in nodes for inner in subgraphs(one))):
+            own.update(inner.inputs, inner.initializers.values())
+        read = [value for inner in nodes for value in inner.inputs] + list(graph.outputs)
+        yield from (value for value in read if value is not None and value not in own)
+
+
 def slice_bounds(facts: Facts, node: ir.Node, rank: int) -> list[slice] | None:
     """Return a Slice node as one Python slice per axis, or None where a bound is not constant."""
     starts, ends = ints(facts, node, "starts", 1), ints(facts, node, "ends", 2)

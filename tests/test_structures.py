@@ -1459,6 +1459,21 @@ def test_a_sum_over_channels_is_exact() -> None:
     check(proto, kernels=5 + 3, convolutions=2)
 
 
+def test_a_norm_over_channels_is_exact() -> None:
+    proto = net(
+        """
+        a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+        ar = Relu(a)
+        g = GlobalAveragePool(ar)
+        f = Flatten(g)
+        n = ReduceL2<axes = [1]>(f)
+        u = Div(f, n)
+        y = Gemm(u, w2, b2)""",
+        "float[6,3,3,3] w1, float[6] b1, float[6,5] w2, float[5] b2",
+    )
+    check(proto, kernels=5, convolutions=1)
+
+
 # --- weights that are computed ----------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from ..facts import Facts
+from ..nodes import captured
 from ..onnxfile import EXTERNAL_DATA_BYTES
 
 Array = NDArray[Any]
@@ -37,11 +38,17 @@ class Stages:
         self._producers = {output.name or "": node for node in model.graph for output in node.outputs}
         self._order = {node: position for position, node in enumerate(model.graph)}
         self._constant = _constant_nodes(model)
+        self._readers: dict[str, set[ir.Node]] = {}
+        for node in model.graph:
+            for value in _read(node):
+                self._readers.setdefault(value.name or "", set()).add(node)
         self._relevant = set(self._ancestors(wanted, set()))
         self._wanted = set(wanted)
         self._done: set[ir.Node] = set()
         name, images = feeds
         self._count = len(images)
+        dtype = facts.dtype(name)
+        images = images if dtype is None else images.astype(dtype.numpy(), copy=False)
         self._known: dict[str, list[Array]] = {name: list(batches(images, batch))}
 
     def tensor(self, name: str) -> Iterator[tuple[Array, int]]:
@@ -76,12 +83,12 @@ class Stages:
                 continue
             seen.add(node)
             yield node
-            stack.extend(value.name or "" for value in node.inputs if value is not None)
+            stack.extend(value.name or "" for value in _read(node))
 
     def _execute(self, nodes: list[ir.Node]) -> None:
         self._done.update(node for node in nodes if node not in self._constant)
         inside = {output.name or "" for node in nodes for output in node.outputs}
-        read = [value for node in nodes for value in node.inputs if value is not None and value.name not in inside]
+        read = [value for node in nodes for value in _read(node) if value.name not in inside]
         inputs = list(dict.fromkeys(value.name or "" for value in read if value.name in self._known))
         outputs = [
             output
@@ -101,7 +108,9 @@ class Stages:
         self._drop_unused()
 
     def _is_read_later(self, value: ir.Value) -> bool:
-        return any(node in self._relevant and node not in self._done for node in value.consumers())
+        return any(
+            node in self._relevant and node not in self._done for node in self._readers.get(value.name or "", ())
+        )
 
     def _drop_unused(self) -> None:
         values = {output.name: output for node in self._done for output in node.outputs}
@@ -138,6 +147,11 @@ class Stages:
         dtype = self._facts.dtype(name)
         assert dtype is not None
         return onnx.helper.make_tensor_value_info(name, int(dtype), None)
+
+
+def _read(node: ir.Node) -> Iterator[ir.Value]:
+    yield from (value for value in node.inputs if value is not None)
+    yield from captured(node)
 
 
 def _constant_nodes(model: ir.Model) -> set[ir.Node]:

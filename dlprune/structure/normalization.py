@@ -119,7 +119,7 @@ def resize(trace: Trace, node: ir.Node) -> None:
     "ReduceSumSquare ArgMax ArgMin"
 )
 def reduce(trace: Trace, node: ir.Node) -> None:
-    """Other axes may go; along the channels only a sum is exact, because a missing channel counts as zero in it."""
+    """Other axes may go; along the channels only sums are exact, because a missing channel counts as zero in them."""
     source = trace.of(node.inputs[0])
     if source is None:
         trace.give_up(node, f"{label(node)} reads a constant")
@@ -136,7 +136,7 @@ def reduce(trace: Trace, node: ir.Node) -> None:
         if len(shape) != rank:
             axis -= sum(1 for reduced in axes if reduced < source.axis)
         trace.put(node.outputs[0], source.reshaped(shape, axis))
-    elif node.op_type == "ReduceSum":
+    elif node.op_type in ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare"):
         trace.mix(node, node.inputs[0], source.axis)
         trace.put(node.outputs[0], Channels.plain(shape))
     else:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from ..facts import Facts
-from ..nodes import int_attribute, is_standard, label, subgraphs
+from ..nodes import captured, int_attribute, is_standard, label
 from .channels import Channels, Shape, settle
 from .units import DATA, ChannelSets, Ids
 
@@ -98,8 +98,7 @@ class Trace:
             self.hold(value, "it reaches the network's output")
 
     def _visit(self, node: ir.Node) -> None:
-        captured = list(_captured(node))
-        for value in captured:
+        for value in captured(node):
             self.hold(value, f"it is read inside the control flow of {label(node)}")
         rule = _RULES.get(node.op_type) if is_standard(node) else None
         needed = [o for i, o in enumerate(node.outputs) if i == 0 or o.uses() or o.is_graph_output()]
@@ -207,11 +206,3 @@ class Trace:
 def is_data(channels: Channels) -> bool:
     """Tell whether a tensor carries plain data."""
     return channels.axis is None or not np.any(channels.ids != DATA)
-
-
-def _captured(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the outer tensors that the sub-graphs of a node read."""
-    for graph in subgraphs(node):
-        for inner in graph.all_nodes():
-            yield from (value for value in inner.inputs if value is not None)
-        yield from graph.outputs

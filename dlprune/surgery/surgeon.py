@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
 
 from ..facts import Facts, first_facts, gather_facts
-from ..nodes import int_attribute, label, opset
+from ..nodes import int_attribute, is_standard, label, opset, subgraphs
 from ..structure import Structure
 
 Shape = tuple[int, ...]
@@ -22,6 +22,10 @@ Rule = Callable[["Surgeon", ir.Node], None]
 
 _CUTS: dict[str, Rule] = {}
 _MENDS: dict[str, Rule] = {}
+
+
+#: Under this key a tensor that surgery has put in names the one in the structure that has the same channels.
+LIKE = "dlprune.like"
 
 
 class SurgeryError(Exception):
@@ -139,7 +143,7 @@ class Surgeon:
 
     def kept(self, value: ir.Value) -> tuple[int, Keep] | None:
         """Return channel axis and mask of what stays of a tensor, or None if nothing leaves it."""
-        return self._structure.kept(value.name or "", self._gone)
+        return self._structure.kept(value.meta.get(LIKE, value.name or ""), self._gone)
 
     def keep(self, value: ir.Value | None, axis: int) -> Keep | None:
         """Return the mask of what stays along one axis, or None if nothing leaves there."""
@@ -329,8 +333,10 @@ def patch_ints(surgeon: Surgeon, node: ir.Node, name: str, index: int, values: S
 
 
 def _forget_shapes(model: ir.Model) -> None:
-    """Drop stale shapes of intermediate tensors; those of the outputs have not changed."""
+    """Drop stale shapes of inner tensors; what control flow and foreign operators give has not changed."""
     for node in model.graph:
+        if not is_standard(node) or any(True for _ in subgraphs(node)):
+            continue
         for output in node.outputs:
             if not output.is_graph_output():
                 output.shape = None
