@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         set_dl_pruning_param,
     )
     from dlprune.training.operators import finetune_dl_model, train_dl_model_batch
+    from dlprune.workflow import prune_dl_model
 
 __version__ = "0.1.0"
 
@@ -130,6 +131,7 @@ __all__ = [
     "get_dl_pruning_param_s",
     "get_dl_pruning_sensitivity",
     "merge_dl_pruning",
+    "prune_dl_model",
     "set_dl_pruning_param",
     # Training
     "finetune_dl_model",
@@ -146,7 +148,14 @@ __all__ = [
 
 # Modules that work on graphs are imported at the first use of one of their operators: ONNX's graph library takes longer
 # to import than all the rest.
-_LATE = ("dlprune.model", "dlprune.pruning", "dlprune.insight", "dlprune.training.operators", "dlprune.demo")
+_LATE = (
+    "dlprune.model",
+    "dlprune.pruning",
+    "dlprune.workflow",
+    "dlprune.insight",
+    "dlprune.training.operators",
+    "dlprune.demo",
+)
 
 
 def __getattr__(name: str) -> object:

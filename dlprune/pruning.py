@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from .analysis import Analysis, analysis_of
+from .analysis import analysis_of
 from .calibration import Images, Labels
 from .classifier import Classifier
 from .criteria import Measured, Network, Scorer, Weighed
@@ -127,10 +127,26 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
 
     Parameters: `dlpruning_handle` (type 'dl_pruning'), `gen_param_name` and `gen_param_value`:
     'mode' (see create_dl_pruning; until the first batch is added); 'percentage' (number in [0, 100], share of the
-    removable kernels to remove, default 10).
+    removable kernels, or of another 'target', to remove, default 10).
     Beyond HALCON: 'normalization' ('sqrt_mean', 'mean', 'l2', 'none': how scores of different layers are compared);
     'max_layer_percentage' (number in [0, 100] or 'auto': no group of coupled layers loses more of its kernels; auto is
     percentage + 20 where the score alone decides, else 100);
+    'target': what 'percentage' is a percentage of. 'kernels' (default): of the removable kernels. 'macs', 'params': of
+    all multiply-accumulates or all parameters of the network, never more than asked. 'latency': of the time of a run at
+    batch size 1 (or the one that the file fixes), measured by ONNX Runtime on this machine, within about two points;
+    'kernel_multiple' 1 then stands for what ONNX Runtime computes at once here, 8 or 16. 'accuracy_drop': points of
+    accuracy that may be lost, as many kernels as possible then go. Accuracy is measured on remembered images that
+    nothing is fitted to: 'held_out_image_num' (integer ≥ 1, default 256) are remembered beside 'calibration_image_num',
+    those with the largest content hashes of all that are remembered, if the target is set before the first batch; of
+    too few images both get their share. Images without label count as the original decides them;
+    'kernel_multiple' (integer ≥ 1, default 1; 8 or 16 is fast): a convolution that loses kernels keeps a multiple of
+    it; 'min_kernel_num' (integer ≥ 1, default 1): each convolution keeps so many;
+    'exclude_layers' (names of layers or regular expressions for whole names, default []): these lose nothing, nor does
+    what is coupled with them, and they no longer count as removable; 'layer_percentages' ("pattern:percent" strings
+    like "stage4.*:0", or a dict handle from patterns to numbers, default []): no layer that a pattern fits loses more
+    of its kernels; the first one that fits counts;
+    'prune_dense' ('true', 'false', default: features of hidden dense layers stay): with 'target' 'kernels', percentage
+    percent of the removable features of Gemm and MatMul leave too, counted apart from kernels;
     'compensation' ('least_squares', default: the layers that read removed channels are refitted on remembered images,
     without labels and without training; 'bias': only their biases; 'none': plain removal, exact);
     'selection' ('reconstruction': score times root of the error that remains after the refit; 'score': the score
@@ -138,8 +154,9 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     loss, i.e. is one of 'gram_greedy', 'l1', 'l2', 'bn_scale', 'random');
     'step_percentage' (number in (0, 100], default 10: with compensation, so many percent of the removable kernels go
     at a time, and what is left is scored again); 'calibration_image_num' (integer ≥ 1, default 256: images that the
-    handle remembers for this, in single precision, those with the smallest content hashes); 'seed' (integer ≥ 0,
-    default 0: for mode 'random').
+    handle remembers for this, in single precision, those with the smallest content hashes); 'batchnorm' ('keep',
+    default; 'reestimate': a BatchNormalization behind a refitted layer gets the mean and the variance that it sees on
+    the remembered images); 'seed' (integer ≥ 0, default 0: for mode 'random').
     Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode), 7980
     (mode, after the first batch), 2404/2454 (handle); HTupleConversionError (bool, None).
     Source: HALCON operator set_dl_pruning_param.
@@ -157,6 +174,9 @@ def get_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str) -> list
     'prunable_conv_num' (convolutions that can lose kernels), 'prunable_conv_layer_name' (their names in graph order),
     'prunable_kernel_num' (kernels that 100 percent would remove; one stays in each convolution), 'pruned_kernel_num'
     and 'pruned_percentage' (what the last gen_dl_pruned_model removed, in kernels and as 100 · pruned / prunable).
+    Beyond HALCON: 'target_reached' (what it reached of 'target', in percent; for 'accuracy_drop' the points lost on
+    held-out images); 'prunable_feature_num' and 'pruned_feature_num' (the same for features of dense layers that hold
+    no kernel; 0 unless 'prune_dense' is 'true'); 'scored_image_num' (images that were added so far).
     Returns a list of int, float or str. Raises HOperatorError 7911, 2404 or 2454.
     Source: HALCON operator get_dl_pruning_param.
 
@@ -219,24 +239,30 @@ def add_dl_pruning_batch(
     classifier = unwrap_model(dlmodel_handle_to_prune, 1)
     data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
     classifier.require_classification("add_dl_pruning_batch")
-    _fitting(classifier, data)
+    require_fit(classifier, data)
     batch = read_batch(dlsample_batch, classifier, 3, classifier.params.batch_size)
+    add_images(classifier, data, batch.images, batch.labels, len(batch.images))
+
+
+def add_images(classifier: Classifier, data: PruningData, images: Images, labels: Labels, count: int) -> None:
+    """Score a batch of any length, of which the first `count` images count, and add the scores to the data.
+
+    Raises HOperatorError 7912 (an operator without gradient, or gradients that are not finite).
+    """
     criterion = data.criterion
     if isinstance(criterion, Weighed):
-        data.add_weighed(criterion.weigh(_network(classifier)), batch.images, batch.labels)
+        data.add_weighed(criterion.weigh(_network(classifier)), images[:count], labels[:count])
         return
     assert isinstance(criterion, Measured)
-    try:
-        sums = _scorer(classifier, criterion)(batch.images, batch.labels, len(batch.images))
-    except (GradientError, LiftError, ScoreGraphError) as error:
-        raise _not_scorable(error) from error
+    with _understandable():
+        sums = _scorer(classifier, criterion, len(images))(images, labels, count)
     if not np.isfinite(sums).all():
         raise HOperatorError(
             H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
             "The gradients of this batch are not finite (overflow inside the network); nothing was added. "
             "Check that the images have the range that the model was trained with.",
         )
-    data.add(sums, batch.images, batch.labels)
+    data.add(sums, images[:count], labels[:count])
 
 
 def merge_dl_pruning(dlpruning_handle: HHandle, dlpruning_handle_other: HHandle) -> None:
@@ -268,14 +294,16 @@ def merge_dl_pruning(dlpruning_handle: HHandle, dlpruning_handle_other: HHandle)
 def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHandle) -> HHandle:
     """Return a pruned copy of a model: smaller weights, fewer operations, everything else as before.
 
-    Removes 'percentage' percent of the removable kernels, never more, the least important first. With 'compensation'
+    Removes 'percentage' percent of the removable kernels (or of another 'target'), never more, the least important
+    first. With 'compensation'
     'none' the copy gives exactly what the original gives with the removed channels cut off from the layers that read
     them; otherwise those layers are refitted so that their outputs stay close to the original's. The input model and
     the scores stay, so that the operator can be called again with another percentage.
 
     Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (with at least one batch;
     none is needed by the modes of weights alone with 'compensation' 'none').
-    Returns a handle of type 'dl_model'. Writes 'pruned_kernel_num' and 'pruned_percentage' into the pruning data.
+    Returns a handle of type 'dl_model'. Writes 'pruned_kernel_num', 'pruned_percentage' and the like into the pruning
+    data.
     Raises HOperatorError 7980 (other architecture, or no scores yet), 7912 (type 'generic'), 2404/2454 (handle).
     Source: HALCON operator gen_dl_pruned_model.
 
@@ -293,7 +321,7 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     classifier = unwrap_model(dlmodel_handle_to_prune, 1)
     data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
     classifier.require_classification("gen_dl_pruned_model")
-    _fitting(classifier, data)
+    require_fit(classifier, data)
     with data.lock:
         pruned, _ = generate(classifier, data)
     return new_handle("dl_model", pruned)
@@ -354,7 +382,7 @@ def sensitivity_of(
         percentages: of the kernels that can leave a group, 0…100.
         progress: called with the share done.
     """
-    _fitting(classifier, data)
+    require_fit(classifier, data)
     with data.lock:
         plan = _plan(data)
         images, labels = _images(classifier, data, plan)
@@ -429,9 +457,9 @@ def _network(classifier: Classifier) -> Network:
     return Network(classifier, analysis_of(classifier).structure, classifier.params.batch_size)
 
 
-def _scorer(classifier: Classifier, criterion: Measured) -> Scorer:
-    """Return a criterion's scorer for a classifier at its batch size and image size, made once for each."""
-    network = _network(classifier)
+def _scorer(classifier: Classifier, criterion: Measured, batch: int) -> Scorer:
+    """Return a criterion's scorer for a classifier at a batch size and its image size, made once for each."""
+    network = Network(classifier, analysis_of(classifier).structure, batch)
     with classifier.lock:
         key = ("scorer", criterion.mode, criterion.seed, network.shape)
         if key not in classifier.derived:
@@ -444,7 +472,8 @@ def _not_scorable(error: Exception) -> HOperatorError:
     return HOperatorError(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be scored by gradients: {error}.")
 
 
-def _fitting(classifier: Classifier, data: PruningData) -> Analysis:
+def require_fit(classifier: Classifier, data: PruningData) -> None:
+    """Raise HOperatorError 7980 unless the data belong to the architecture of a classifier."""
     analysis = analysis_of(classifier)
     if analysis.signature != data.signature:
         raise HOperatorError(
@@ -454,4 +483,3 @@ def _fitting(classifier: Classifier, data: PruningData) -> Analysis:
             f"({len(analysis.structure.layers)} convolutions, {analysis.structure.unit_num} units). "
             "Create new pruning data for it.",
         )
-    return analysis

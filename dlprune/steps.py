@@ -28,7 +28,7 @@ from .timing import block_width
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, float], object]
 
 #: Images per run where the batch is free.
 _BATCH = 16
@@ -370,4 +370,8 @@ class Stepper:
 
 def _part(progress: Progress, start: float, share: float) -> Callable[[float], None]:
     """Return a progress callback for a part of the whole."""
-    return lambda done: progress("prune", start + share * done)
+
+    def report(done: float) -> None:
+        progress("prune", start + share * done)
+
+    return report
