@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
-from exactness import Mask, assert_prunable, assert_same, random_images, run
+from exactness import Mask, assert_prunable, assert_same, assert_valid, random_images, run
 from models import model
+from numpy.typing import NDArray
 
 import dlprune as ha
 from dlprune.analysis import analysis_of
@@ -77,24 +78,41 @@ def check(
     found = removable_kernels(structure), sum(not layer.reason for layer in structure.layers)
     assert found == (kernels, convolutions), [(layer.output, layer.units.tolist()) for layer in structure.layers]
     assert_prunable(classifier, shares, rtol)
+    pruning, data = scored(classifier)
+    assert_compensated_in_steps(classifier, pruning)
     if silence and kernels > 1:
-        assert_silenced_go_first(classifier)
+        assert_silenced_go_first(classifier, data.scores())
     return {layer.output: layer.reason for layer in structure.layers if layer.reason}
 
 
-def assert_silenced_go_first(classifier: Classifier) -> None:
-    """Silence half of the removable kernels, then let the operators remove as many: exactly those are gone."""
+def assert_compensated_in_steps(classifier: Classifier, pruning: ha.HHandle) -> None:
+    """Let the operator prune with its default settings, which refit what is left after each of several steps."""
+    ha.set_dl_pruning_param(pruning, "percentage", 50)
+    ha.set_dl_pruning_param(pruning, "step_percentage", 25)
+    pruned = unwrap_model(ha.gen_dl_pruned_model(new_handle("dl_model", classifier), pruning), 1)
+    assert_valid(pruned.model)
+    number, all_number = (ha.get_dl_pruning_param_s(pruning, f"{word}_kernel_num") for word in ("pruned", "prunable"))
+    assert number <= all_number / 2
+    logits = pruned.logits(random_images(pruned))
+    assert np.isfinite(logits).all()
+
+
+def assert_silenced_go_first(classifier: Classifier, scores: NDArray[np.float64]) -> None:
+    """Silence half of the removable kernels, then let the operators remove as many: exactly those are gone.
+
+    `scores` are those of the units before; units that are without effect anyway, or become so, belong to the half.
+    """
     structure = analysis_of(classifier).structure
     values = np.random.default_rng(7).random(structure.unit_num)
     half = removable_kernels(structure) // 2
-    _, data = scored(classifier)
-    for _ in range(4):  # units that are without effect anyway, or become so, belong to the half
-        silent = data.scores() == 0
+    for _ in range(4):
+        silent = scores == 0
         gone = choose_units(structure, values - silent, max(half, int(structure.kernels[silent].sum())))
         quiet = classifier.with_model(silenced(classifier.model, structure, gone))
         pruning, data = scored(quiet)
-        assert np.all(data.scores()[gone] == 0), "a silenced unit has a score"
-        if np.array_equal(data.scores()[structure.kernels > 0] == 0, gone[structure.kernels > 0]):
+        scores = data.scores()
+        assert np.all(scores[gone] == 0), "a silenced unit has a score"
+        if np.array_equal(scores[structure.kernels > 0] == 0, gone[structure.kernels > 0]):
             break
     else:
         raise AssertionError("the silent units cannot all leave; other weights are needed")
