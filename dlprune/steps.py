@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .analysis import Analysis, analysis_of
 from .classifier import Classifier
+from .compensation.distillation import distil
 from .compensation.reference import Reference, look_up
 from .compensation.stages import batches
 from .compensation.sweep import Method, Outcome, Sweep
@@ -55,6 +56,7 @@ class Plan:
         normalization: see selection_values; used with 'score'.
         compensation: 'least_squares', 'bias' or 'none'.
         reestimate: whether BatchNormalization behind a refitted layer gets new statistics.
+        distillation_steps: Adam steps on scales and biases at the end.
     """
 
     percentage: float
@@ -67,6 +69,7 @@ class Plan:
     normalization: str = "sqrt_mean"
     compensation: Method = "least_squares"
     reestimate: bool = False
+    distillation_steps: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -188,8 +191,12 @@ class Stepper:
         walk = _Walk(plan, self._target(plan), None if plan.is_plain else self._reference())
         start = _State(self._original, self._tally, self._first_look(walk, more_follow))
         state = self._search(walk, start) if plan.target == "accuracy_drop" else self._walk(walk, start)
+        model = state.net.model
+        if plan.distillation_steps and state.net.gone.any():
+            pruned = self._classifier.with_model(model)
+            model = distil(pruned, self._classifier, self._images, plan.distillation_steps)
         self._progress("prune", 1.0)
-        return Pruned(state.net.model, state.net.gone, state.reached, state.outcome.methods, tuple(walk.history))
+        return Pruned(model, state.net.gone, state.reached, state.outcome.methods, tuple(walk.history))
 
     def _target(self, plan: Plan) -> Target:
         if plan.target in ("macs", "params"):
@@ -262,6 +269,8 @@ class Stepper:
         net, reached = found
         outcome = self._sweep(walk, net, last=last, progress=progress)
         net = replace(net, facts=self._facts(net.model))  # the refit has put new weights in
+        if isinstance(walk.target, CostTarget):
+            reached = walk.target.reached(net)  # and new biases perhaps
         structure = self._original.structure
         kernels = int(structure.kernels[net.gone].sum())
         features = int(dense_features(structure.kernels, structure.features)[net.gone].sum())
