@@ -54,6 +54,7 @@ class Settings:
     layer_percentages: tuple[str, ...] = ()
     prune_dense: str = "false"
     batchnorm: str = "keep"
+    distillation_steps: int = 0
 
 
 def _mode(name: str, values: HTuple) -> str:
@@ -98,6 +99,7 @@ _CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
     "layer_percentages": layer_percentages,
     "prune_dense": choice("false", "true"),
     "batchnorm": choice("keep", "reestimate"),
+    "distillation_steps": lambda name, values: count(name, values, 0),
 }
 SETTABLE = frozenset(_CHECKS)
 _BY_LAYER = ("exclude_layers", "layer_percentages")

@@ -16,9 +16,11 @@ from models import model
 import dlprune as ha
 from dlprune.calibration import Calibration
 from dlprune.classifier import Classifier
+from dlprune.compensation.distillation import along_outputs
 from dlprune.compensation.reference import fit_order
 from dlprune.compensation.ridge import RIDGE, refit
 from dlprune.compensation.rows import Regression
+from dlprune.compensation.storage import store
 from dlprune.compensation.sweep import Gram
 from dlprune.facts import gather_facts
 from dlprune.handle import new_handle
@@ -417,3 +419,52 @@ def test_wrong_parameters_of_compensation_are_refused_and_change_nothing(name, v
         ha.set_dl_pruning_param(pruning, name, value)
     assert caught.value.error_code == code
     assert ha.get_dl_pruning_param(pruning, name) == before
+
+
+def test_distillation_brings_the_decisions_closer_and_keeps_the_operations():
+    images = np.random.default_rng(5).standard_normal((64, 3, 8, 8)).astype(np.float32)
+    divergences, operations = {}, {}
+    for steps in (0, 30):
+        handle, pruning = operators(residual(), percentage=60, distillation_steps=steps)
+        for batch in batches(samples(64)):
+            ha.add_dl_pruning_batch(handle, pruning, batch)
+        pruned = unwrap_model(ha.gen_dl_pruned_model(handle, pruning), 1)
+        theirs, ours = logits(handle, images) / 2, pruned.logits(images) / 2
+        theirs -= np.log(np.exp(theirs).sum(axis=1, keepdims=True))
+        ours -= np.log(np.exp(ours).sum(axis=1, keepdims=True))
+        divergences[steps] = float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=1)))
+        operations[steps] = [node.op_type for node in pruned.model.graph]
+    assert divergences[30] < divergences[0]
+    assert operations[30] == operations[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = ConvTranspose<group = 2>(x, w, b)",
+        "y = Conv<group = 2>(x, v)",
+    ],
+)
+def test_a_scale_and_bias_multiplied_into_a_layer_equal_those_behind_it(text):
+    net = ir.from_proto(
+        model(
+            f"""<ir_version: 8, opset_import: ["" : 17]>
+            net (float[2,4,5,5] x) => (float[N,C,H,W] z) <float[4,3,3,3] w, float[6] b, float[6,2,3,3] v>
+            {{ {text} z = Relu(y) }}"""
+        )
+    )
+    facts = gather_facts(net, {"x": (2, 4, 5, 5)})
+    node = next(iter(net.graph))
+    scale = RNG.uniform(0.5, 2, 6).astype(np.float32)
+    weight = facts.const(node.inputs[1])
+    assert weight is not None
+    x = RNG.standard_normal((2, 4, 5, 5)).astype(np.float32)
+
+    def run() -> np.ndarray:
+        return ort.InferenceSession(ir.to_proto(net).SerializeToString()).run(None, {"x": x})[0]
+
+    net.graph.outputs[0] = node.outputs[0]
+    bias = facts.const("b") if len(node.inputs) > 2 else np.zeros(6, np.float32)
+    expected = (run() - bias[:, None, None]) * scale[:, None, None]
+    store(net, facts, node, 1, weight * along_outputs(node, weight, scale))
+    np.testing.assert_allclose(run() - bias[:, None, None], expected, rtol=1e-4, atol=1e-4)

@@ -19,6 +19,7 @@ from .reference import Reference, Target, fit_order, gather
 from .ridge import Fit, moments, refit
 from .rows import Regression
 from .stages import Stages
+from .storage import store, value_of
 
 Array = NDArray[np.float32]
 Matrix = NDArray[np.float64]
@@ -161,22 +162,16 @@ class Sweep:
 
     def _affine(self, node: ir.Node) -> tuple[Array, Array]:
         """Return scale and shift of a BatchNormalization."""
-        values = [self._value(node.inputs[index]).astype(np.float32) for index in range(1, 5)]
+        values = [value_of(self._facts, node.inputs[index]).astype(np.float32) for index in range(1, 5)]
         gamma, beta, mean, variance = values
         epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
         scale = gamma / np.sqrt(variance + np.float32(epsilon))
         return scale, beta - mean * scale
 
-    def _value(self, value: ir.Value | None) -> NDArray[np.floating]:
-        tensor = None if value is None else value.const_value
-        array = self._facts.const(value) if tensor is None else tensor.numpy()
-        assert array is not None
-        return array
-
     def _fit(
         self, node: ir.Node, regression: Regression, rows: Array, wish: Array, per_image: int, method: Method
     ) -> list[Fit]:
-        stored = self._value(node.inputs[1])
+        stored = value_of(self._facts, node.inputs[1])
         weight = regression.weight(stored)
         bias_at = _bias_place(node, self._facts)
         wishes = wish.reshape(len(wish), regression.groups, -1)
@@ -191,7 +186,9 @@ class Sweep:
                 fits.append(Fit(weight[group], shift if bias_at is not None else np.zeros(len(shift)), "bias"))
             else:
                 fits.append(refit(rows[:, group], given, weight[group], per_image, centred=bias_at is not None))
-        self._store(node, 1, regression.weight_array(np.stack([fit.weight for fit in fits]), stored))
+        store(
+            self._model, self._facts, node, 1, regression.weight_array(np.stack([fit.weight for fit in fits]), stored)
+        )
         if bias_at is not None:
             bias = np.concatenate([fit.bias for fit in fits])
             self._store_bias(bias_at, node, bias + offset)
@@ -203,51 +200,30 @@ class Sweep:
             return
         outputs = np.concatenate([rows[:, group] @ fit.weight.T + fit.bias for group, fit in enumerate(fits)], axis=1)
         for index, statistics in ((3, outputs.mean(axis=0)), (4, outputs.var(axis=0))):
-            dtype = self._value(uses[0].node.inputs[index]).dtype
-            self._store(uses[0].node, index, statistics.astype(dtype))
+            dtype = value_of(self._facts, uses[0].node.inputs[index]).dtype
+            store(self._model, self._facts, uses[0].node, index, statistics.astype(dtype))
 
     def _later_shift(self, place: tuple[ir.Node, int] | None, node: ir.Node) -> Matrix | float:
         """Return what an addition behind a MatMul adds already: the refit speaks of the MatMul's own output."""
         if place is None or place[0] is node:
             return 0.0
-        value = self._value(place[0].inputs[place[1]]).astype(np.float64)
+        value = value_of(self._facts, place[0].inputs[place[1]]).astype(np.float64)
         return value.reshape(-1)
 
     def _store_bias(self, place: tuple[ir.Node, int], node: ir.Node, bias: Matrix) -> None:
         target, index = place
         if target is node and node.op_type == "Gemm" and "beta" in node.attributes:
             node.attributes.pop("beta")
-        dtype = self._value(node.inputs[1]).dtype
+        dtype = value_of(self._facts, node.inputs[1]).dtype
         array = bias.astype(dtype)
         if target is not node:
-            array = array.reshape(self._value(target.inputs[index]).shape)
-        self._store(target, index, array)
-
-    def _store(self, node: ir.Node, index: int, array: NDArray[np.floating]) -> None:
-        """Give a node a weight of its own; whoever shared the old one keeps it."""
-        old = input_at(node, index)
-        taken = {value.name for value in self._model.graph.initializers.values()}
-        wish = (old.name if old is not None else None) or f"{node.outputs[0].name}.bias"
-        alone = old is not None and old.is_initializer() and len(list(old.uses())) == 1
-        if old is not None and alone and not old.is_graph_output():
-            old.const_value = ir.tensor(array, name=old.name)
-            return
-        name, count = wish, 1
-        while name in taken or self._facts.shape(name) is not None:
-            count += 1
-            name = f"{wish}_{count}"
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self._model.graph.register_initializer(value)
-        self._facts.add_initializer(value)
-        if len(node.inputs) <= index:
-            node.resize_inputs(index + 1)
-        node.replace_input_with(index, value)
+            array = array.reshape(value_of(self._facts, target.inputs[index]).shape)
+        store(self._model, self._facts, target, index, array)
 
     def _grams(
         self, node: ir.Node, regression: Regression, rows: Array, consumer: Consumer, target: Target
     ) -> list[Gram]:
-        weight = regression.weight(self._value(node.inputs[1]))
+        weight = regression.weight(value_of(self._facts, node.inputs[1]))
         units = consumer.units.reshape(regression.groups, -1)
         grams = []
         for group in range(regression.groups):
