@@ -163,6 +163,7 @@ class Stepper:
         self._analysis: Analysis = analysis_of(classifier)
         self._images, self._criterion, self._tally = images, criterion, tally
         self._progress = progress
+        self._told = 0.0
         image = classifier.image
         assert image is not None
         self._batch = image.batch or min(_BATCH, len(images))
@@ -188,6 +189,7 @@ class Stepper:
             SurgeryError: the graph cannot be cut.
             GradientError, LiftError, ScoreGraphError: a later step cannot be scored.
         """
+        self._told = 0.0
         walk = _Walk(plan, self._target(plan), None if plan.is_plain else self._reference())
         start = _State(self._original, self._tally, self._first_look(walk, more_follow))
         state = self._search(walk, start) if plan.target == "accuracy_drop" else self._walk(walk, start)
@@ -215,7 +217,7 @@ class Stepper:
             if step >= steps and limit - state.reached < walk.target.slack:
                 break
             last = step == steps - 1 and not is_measured
-            report = _part(self._progress, min(step, steps - 1) / steps, 1 / steps)
+            report = self._part(min(step, steps - 1) / steps, 1 / steps)
             state = self._advance(walk, state, limit, report, last=last) or state
         return state
 
@@ -227,7 +229,7 @@ class Stepper:
         finest = step * (1 / 64 if plan.is_plain else _FINEST)
         while position < 100 and step >= finest:
             limit = min(position + step, 100.0)
-            report = _part(self._progress, position / 100, (limit - position) / 100)
+            report = self._part(position / 100, (limit - position) / 100)
             # Plain removal does not depend on the way: all choices are made from the original.
             found = self._advance(walk, start if plan.is_plain else state, limit, report)
             if found is None:
@@ -241,6 +243,15 @@ class Stepper:
             else:
                 step /= 2
         return state
+
+    def _part(self, start: float, share: float) -> Callable[[float], None]:
+        """Return a callback that tells the progress of a part of the whole, which never goes back."""
+
+        def tell(done: float) -> None:
+            self._told = max(self._told, start + share * done)
+            self._progress("prune", self._told)
+
+        return tell
 
     def _accuracy(self, classifier: Classifier) -> float:
         """Return the percentage of the held-out images that a classifier decides as their labels say."""
@@ -375,12 +386,3 @@ class Stepper:
         """Score a pruned network on the calibration images."""
         network = Network(self._classifier.with_model(net.model), net.structure, self._batch)
         return self._criterion.measure(network, self._images, self._labels)
-
-
-def _part(progress: Progress, start: float, share: float) -> Callable[[float], None]:
-    """Return a progress callback for a part of the whole."""
-
-    def report(done: float) -> None:
-        progress("prune", start + share * done)
-
-    return report
