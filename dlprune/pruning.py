@@ -35,6 +35,7 @@ from .sensitivity import Sensitivity, measure_sensitivity
 from .serialization import register_serializer
 from .steps import Plan, Progress, Pruned, Stepper
 from .surgery import SurgeryError
+from .timing import block_width
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
 
 SEM_TYPE = "dl_pruning"
@@ -134,13 +135,15 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     'target': what 'percentage' is a percentage of. 'kernels' (default): of the removable kernels. 'macs', 'params': of
     all multiply-accumulates or all parameters of the network, never more than asked. 'latency': of the time of a run at
     batch size 1 (or the one that the file fixes), measured by ONNX Runtime on this machine, within about two points;
-    'kernel_multiple' 1 then stands for what ONNX Runtime computes at once here, 8 or 16. 'accuracy_drop': points of
-    accuracy that may be lost, as many kernels as possible then go. Accuracy is measured on remembered images that
-    nothing is fitted to: 'held_out_image_num' (integer ≥ 1, default 256) are remembered beside 'calibration_image_num',
-    those with the largest content hashes of all that are remembered, if the target is set before the first batch; of
-    too few images both get their share. Images without label count as the original decides them;
-    'kernel_multiple' (integer ≥ 1, default 1; 8 or 16 is fast): a convolution that loses kernels keeps a multiple of
-    it; 'min_kernel_num' (integer ≥ 1, default 1): each convolution keeps so many;
+    'kernel_multiple' 1 then counts as 'auto'. 'accuracy_drop': points of accuracy that may be lost; as many kernels as
+    possible then go. Accuracy is measured on remembered images that nothing is fitted to: 'held_out_image_num' (integer
+    ≥ 1, default 256) are remembered beside 'calibration_image_num', those with the largest content hashes of all that
+    are remembered, if the target is set before the first batch; of too few images both get their share. Images without
+    label count as the original decides them;
+    'kernel_multiple' (integer ≥ 1, default 1, or 'auto'): a convolution that loses kernels keeps a multiple of it. With
+    odd numbers of channels a network can be slower than before although it computes less: 'auto' is what ONNX Runtime
+    computes at once on this machine (8 on processors with AVX2, 16 with AVX-512; measured);
+    'min_kernel_num' (integer ≥ 1, default 1): each convolution keeps so many;
     'exclude_layers' (names of layers or regular expressions for whole names, default []): these lose nothing, nor does
     what is coupled with them, and they no longer count as removable; 'layer_percentages' ("pattern:percent" strings
     like "stage4.*:0", or a dict handle from patterns to numbers, default []): no layer that a pattern fits loses more
@@ -336,12 +339,13 @@ def _plan(data: PruningData) -> Plan:
     by_score = "score" in (settings.selection, automatic if settings.selection == "auto" else "")
     # Who chooses by the score alone needs a limit, or whole layers collapse; the remaining error needs none.
     cap = (None if by_score else 1.0) if share == "auto" else float(share) / 100
+    multiple = block_width() if settings.kernel_multiple == "auto" else int(settings.kernel_multiple)
     return Plan(
         percentage=percentage,
         step=float(settings.step_percentage),
         target=settings.target,
         dense=settings.prune_dense == "true",
-        limits=Limits(held=data.held, floors=data.floors, multiple=settings.kernel_multiple),
+        limits=Limits(held=data.held, floors=data.floors, multiple=multiple),
         cap=cap,
         selection="score" if by_score else "reconstruction",
         normalization=settings.normalization,

@@ -24,6 +24,7 @@ from .errors import (
 )
 from .limits import floors, held_units, layer_patterns, layer_percentages, matches, require_match
 from .parameters import bad_value, choice, count, number, one, text
+from .payload import Payload
 from .selection import NORMALIZATIONS, dense_features, removable
 from .structure import FIXED
 from .targets import TARGETS
@@ -48,7 +49,7 @@ class Settings:
     calibration_image_num: int = 256
     target: str = "kernels"
     held_out_image_num: int = 256
-    kernel_multiple: int = 1
+    kernel_multiple: int | str = 1
     min_kernel_num: int = 1
     exclude_layers: tuple[str, ...] = ()
     layer_percentages: tuple[str, ...] = ()
@@ -60,7 +61,12 @@ class Settings:
 def _mode(name: str, values: HTuple) -> str:
     mode = text(name, one(name, values))
     if mode not in modes():
-        possible = ", ".join(repr(m) for m in modes())
+        if mode == "magnitude":
+            raise HOperatorError(
+                H_ERR_DL_PRUNING_WRONG_DATA,
+                "Mode 'magnitude' works with masks instead of scores and is chosen in create_dl_pruning.",
+            )
+        possible = ", ".join(repr(m) for m in (*modes(), "magnitude"))
         raise HOperatorError(H_ERR_WIPV2, f"The pruning mode {mode!r} is not known; possible are {possible}.")
     return mode
 
@@ -81,6 +87,14 @@ def _share(name: str, values: HTuple) -> int | float | str:
     return _percentage(name, values)
 
 
+def _multiple(name: str, values: HTuple) -> int | str:
+    if one(name, values) == "auto":
+        return "auto"
+    if isinstance(values[0], str):
+        raise bad_value(name, values[0], "an integer of at least 1 or 'auto' is needed")
+    return count(name, values)
+
+
 _CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
     "mode": _mode,
     "seed": lambda name, values: count(name, values, 0),
@@ -93,7 +107,7 @@ _CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
     "calibration_image_num": count,
     "target": choice(*TARGETS),
     "held_out_image_num": count,
-    "kernel_multiple": count,
+    "kernel_multiple": _multiple,
     "min_kernel_num": count,
     "exclude_layers": layer_patterns,
     "layer_percentages": layer_percentages,
@@ -115,7 +129,7 @@ class LayerUnits:
 
 
 @dataclass
-class PruningData:
+class PruningData(Payload):
     """Parameters, scores and outcome; it knows the architecture that it was made for, but no model.
 
     Attributes:

@@ -21,7 +21,7 @@ from dlprune.model import unwrap_model
 from dlprune.pruning import add_images
 from dlprune.pruningdata import PruningData
 from dlprune.selection import FixedHarm, Limits, Room, choose
-from dlprune.timing import LayerTimes
+from dlprune.timing import LayerTimes, block_width
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\nnet '
 NET = """(float[N,3,8,8] x) => (float[N,5] y)
@@ -208,6 +208,15 @@ def test_layers_that_lose_kernels_keep_a_multiple(model: ha.HHandle, target: str
         assert value(pruning, "target_reached") <= percentage
 
 
+def test_an_automatic_multiple_is_the_width_that_this_machine_computes_at_once(model: ha.HHandle) -> None:
+    assert block_width() in (8, 16)
+    pruned = [
+        ha.gen_dl_pruned_model(model, scored(model, kernel_multiple=multiple, percentage=60))
+        for multiple in ("auto", block_width())
+    ]
+    assert layer_kernels(pruned[0]) == layer_kernels(pruned[1])
+
+
 def test_the_block_with_the_best_bargain_leaves() -> None:
     """20 kernels: 4 leave a multiple of 8; the four least harmful ones are cheaper than 8 of another layer."""
     structure = analysis_of(unwrap_model(net(), 1)).structure
@@ -267,6 +276,7 @@ def test_the_first_pattern_that_fits_a_layer_counts(model: ha.HHandle) -> None:
     [
         ("target", "flops", 7914),
         ("kernel_multiple", 0, 7914),
+        ("kernel_multiple", "many", 7914),
         ("min_kernel_num", 0, 7914),
         ("exclude_layers", "no such layer", 7914),
         ("exclude_layers", 3, 1203),
