@@ -43,6 +43,7 @@ from dlprune.tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_h
 
 if TYPE_CHECKING:  # at run time __getattr__ brings them
     from dlprune.demo import demo_model_file, demo_samples
+    from dlprune.hparams import get_pruning_hparams, parse_pruning_hparams
     from dlprune.insight import compare_dl_pruning_scores, get_dl_pruning_sensitivity
     from dlprune.model import (
         apply_dl_model,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         merge_dl_pruning,
         set_dl_pruning_param,
     )
+    from dlprune.sparsity.operators import get_dl_pruning_masks, update_dl_pruning_masks
     from dlprune.training.operators import finetune_dl_model, train_dl_model_batch
     from dlprune.workflow import prune_dl_model
 
@@ -127,12 +129,16 @@ __all__ = [
     "create_dl_pruning",
     "gen_dl_pruned_model",
     "get_dl_pruning_layer_info",
+    "get_dl_pruning_masks",
     "get_dl_pruning_param",
     "get_dl_pruning_param_s",
     "get_dl_pruning_sensitivity",
+    "get_pruning_hparams",
     "merge_dl_pruning",
+    "parse_pruning_hparams",
     "prune_dl_model",
     "set_dl_pruning_param",
+    "update_dl_pruning_masks",
     # Training
     "finetune_dl_model",
     "train_dl_model_batch",
@@ -152,6 +158,8 @@ _LATE = (
     "dlprune.model",
     "dlprune.pruning",
     "dlprune.workflow",
+    "dlprune.hparams",
+    "dlprune.sparsity.operators",
     "dlprune.insight",
     "dlprune.training.operators",
     "dlprune.demo",

@@ -14,11 +14,10 @@ from .errors import (
     HOperatorError,
 )
 from .guard import guarded
-from .handle import HHandle, unwrap
+from .handle import HHandle
 from .model import unwrap_model
 from .parameters import bad_value, number
-from .pruning import SEM_TYPE, sensitivity_of
-from .pruningdata import PruningData
+from .pruning import scored_data, sensitivity_of
 from .rankcorrelation import rank_correlation
 from .samples import read_batch
 from .structure import FIXED
@@ -46,7 +45,7 @@ def compare_dl_pruning_scores(dlpruning_handle: HHandle, dlpruning_handle_other:
         True
     """
     first, second = (
-        unwrap(handle, SEM_TYPE, PruningData, index)
+        scored_data(handle, index)
         for index, handle in enumerate((dlpruning_handle, dlpruning_handle_other), 1)
     )
     if first.signature != second.signature:
@@ -110,7 +109,7 @@ def get_dl_pruning_sensitivity(
         True
     """
     classifier = unwrap_model(dlmodel_handle, 1)
-    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
+    data = scored_data(dlpruning_handle, 2)
     classifier.require_classification("get_dl_pruning_sensitivity")
     batch = read_batch(dlsample_batch, classifier, 3)
     if not len(batch.images):

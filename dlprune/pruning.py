@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,26 +23,37 @@ from .errors import (
 )
 from .gradients import GradientError
 from .guard import guarded
-from .handle import HHandle, new_handle, unwrap
+from .handle import HHandle, new_handle
+from .hparams import NAMES as HPARAMS
 from .image import HObject
 from .lift import LiftError
 from .model import unwrap_model
-from .nodes import label
+from .payload import SEM_TYPE, Payload, payload_of
 from .pruningdata import PruningData
-from .quantised import quantised_node
+from .quantised import refuse_quantised
 from .samples import read_batch
 from .scoregraph import ScoreGraphError
 from .selection import Limits, dense_features
 from .sensitivity import Sensitivity, measure_sensitivity
 from .serialization import register_serializer
+from .sparsity.magnitude import MODE as MAGNITUDE
+from .sparsity.magnitude import MagnitudeData
+from .sparsity.operators import create_magnitude_pruning
+from .sparsity.strip import carry_masks
 from .steps import Plan, Progress, Pruned, Stepper
 from .surgery import SurgeryError
 from .timing import block_width
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
 
-SEM_TYPE = "dl_pruning"
 
-register_serializer(SEM_TYPE, PruningData, PruningData.to_bytes, PruningData.from_bytes)
+def _from_bytes(data: bytes) -> Payload:
+    """Return what Payload.to_bytes wrote; any exception means that the bytes are damaged."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        kind = json.loads(str(arrays["head"])).get("kind")
+    return MagnitudeData.from_bytes(data) if kind == MAGNITUDE else PruningData.from_bytes(data)
+
+
+register_serializer(SEM_TYPE, Payload, lambda payload: payload.to_bytes(), _from_bytes)
 
 
 @guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
@@ -56,7 +69,9 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     kernel and image: for small networks); 'gram_greedy': by how the removed kernels together change the logits (four
     backward passes; the best choice where nothing makes up for what is removed, 'compensation' 'none'); 'l1', 'l2':
     norm of the kernel's weights; 'bn_scale': |gamma| of the BatchNormalization behind; 'random': drawn ('seed'). The
-    last four need no images: batches are only needed for the compensation.
+    last four need no images: batches are only needed for the compensation. 'magnitude': no kernels are scored; single
+    weights become zero while the model is trained, see update_dl_pruning_masks; `gen_param` then holds hyperparameters
+    of get_pruning_hparams, and may hold 'remove_empty_kernels' ('true', 'false').
     Returns a handle of type 'dl_pruning'. It belongs to the architecture: any model of the same structure fits.
     Raises HOperatorError 7981 (no convolution can be pruned; says why for each; mode 'bn_scale' without
     BatchNormalization), 7912 (type 'generic', or quantised),
@@ -73,7 +88,9 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     classifier = unwrap_model(dlmodel_handle, 1)
     settings: dict[str, HTuple] = {"mode": (to_str(mode, "mode", 2),), **_generic(gen_param)}
     classifier.require_classification("create_dl_pruning")
-    _refuse_quantised(classifier)
+    if mode == MAGNITUDE:
+        return _create_magnitude(dlmodel_handle, settings)
+    refuse_quantised(classifier.model)
     data = PruningData.of(analysis_of(classifier))
     for name, values in settings.items():
         data.set(name, values)
@@ -81,6 +98,16 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     if isinstance(data.criterion, Weighed):
         data.weighed = data.criterion.weigh(_network(classifier))
     return new_handle(SEM_TYPE, data)
+
+
+def _create_magnitude(dlmodel_handle: HHandle, settings: dict[str, HTuple]) -> HHandle:
+    """Return data of mode 'magnitude': hyperparameters make its recipe, what is left are options."""
+    hparams = {name: values for name, values in settings.items() if name in HPARAMS}
+    handle = create_magnitude_pruning(dlmodel_handle, MagnitudeData.recipe_of(hparams))
+    for name, values in settings.items():
+        if name not in hparams:
+            payload_of(handle, 1).set(name, values)
+    return handle
 
 
 def _require_prunable(data: PruningData) -> None:
@@ -97,16 +124,6 @@ def _require_prunable(data: PruningData) -> None:
         + (f" ({reasons}{'; …' if len(listed) > 8 else ''})." if listed else ": it has no convolution.")
         + hint,
     )
-
-
-def _refuse_quantised(classifier: Classifier) -> None:
-    node = quantised_node(classifier.model)
-    if node is not None:
-        raise HOperatorError(
-            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-            f"This model is quantised ({label(node)}), and rounding has no gradient. Prune the model of floating-point "
-            "numbers that it was made from, then quantise the pruned one.",
-        )
 
 
 def _generic(gen_param: object) -> dict[str, HTuple]:
@@ -167,7 +184,7 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
 
     Example: see get_dl_pruning_param.
     """
-    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
+    data = payload_of(dlpruning_handle, 1)
     data.set(to_str(gen_param_name, "gen_param_name", 2), to_tuple(gen_param_value, "gen_param_value"))
 
 
@@ -191,7 +208,7 @@ def get_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str) -> list
         >>> ha.get_dl_pruning_param(pruning, "percentage")
         [25]
     """
-    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
+    data = payload_of(dlpruning_handle, 1)
     return data.get(to_str(gen_param_name, "gen_param_name", 2))
 
 
@@ -216,7 +233,7 @@ def get_dl_pruning_layer_info(dlpruning_handle: HHandle) -> list[HHandle]:
         >>> [ha.get_dict_tuple_s(layer, "prunable") for layer in ha.get_dl_pruning_layer_info(pruning)][0]
         1
     """
-    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
+    data = payload_of(dlpruning_handle, 1)
     return [from_python_dict(info) for info in data.layer_info()]
 
 
@@ -241,7 +258,7 @@ def add_dl_pruning_batch(
     Example: see gen_dl_pruned_model.
     """
     classifier = unwrap_model(dlmodel_handle_to_prune, 1)
-    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
+    data = scored_data(dlpruning_handle, 2)
     classifier.require_classification("add_dl_pruning_batch")
     require_fit(classifier, data)
     batch = read_batch(dlsample_batch, classifier, 3, classifier.params.batch_size)
@@ -290,8 +307,8 @@ def merge_dl_pruning(dlpruning_handle: HHandle, dlpruning_handle_other: HHandle)
         >>> sent = ha.serialized_item_as_bytes(ha.serialize_handle(there))
         >>> ha.merge_dl_pruning(here, ha.deserialize_handle(ha.serialized_item_from_bytes(sent)))
     """
-    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 1)
-    data.merge(unwrap(dlpruning_handle_other, SEM_TYPE, PruningData, 2))
+    data = scored_data(dlpruning_handle, 1)
+    data.merge(scored_data(dlpruning_handle_other, 2))
 
 
 @guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
@@ -323,8 +340,11 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
         True
     """
     classifier = unwrap_model(dlmodel_handle_to_prune, 1)
-    data = unwrap(dlpruning_handle, SEM_TYPE, PruningData, 2)
+    data = payload_of(dlpruning_handle, 2)
     classifier.require_classification("gen_dl_pruned_model")
+    if isinstance(data, MagnitudeData):
+        return new_handle("dl_model", data.generate(classifier))
+    assert isinstance(data, PruningData)
     require_fit(classifier, data)
     with data.lock:
         pruned, _ = generate(classifier, data)
@@ -367,6 +387,7 @@ def generate(
     with _understandable():
         result = _stepper(classifier, data, images, labels, progress, held_out).run(plan)
     pruned = classifier.with_model(result.model)
+    carry_masks(classifier, pruned, result.gone)
     pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
     data.finish(result.gone, result.reached)
     return pruned, result
@@ -476,6 +497,18 @@ def _scorer(classifier: Classifier, criterion: Measured, batch: int) -> Scorer:
 
 def _not_scorable(error: Exception) -> HOperatorError:
     return HOperatorError(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be scored by gradients: {error}.")
+
+
+def scored_data(handle: HHandle, index: int) -> PruningData:
+    """Return what is behind a handle whose mode scores kernels. Raises HOperatorError 7980 for mode 'magnitude'."""
+    data = payload_of(handle, index)
+    if not isinstance(data, PruningData):
+        raise HOperatorError(
+            H_ERR_DL_PRUNING_WRONG_DATA,
+            "Pruning data of mode 'magnitude' scores no kernels and takes no batches here: train the model with "
+            "train_dl_model_batch, call update_dl_pruning_masks after each step, then gen_dl_pruned_model.",
+        )
+    return data
 
 
 def require_fit(classifier: Classifier, data: PruningData) -> None:

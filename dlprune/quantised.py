@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from .errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, HOperatorError
+from .nodes import label
+
 _OPERATORS = frozenset(
     {
         "ConvInteger",
@@ -25,3 +28,14 @@ def quantised_node(model: ir.Model) -> ir.Node | None:
         if node.op_type in _OPERATORS or node.op_type.startswith("QLinear"):
             return node
     return None
+
+
+def refuse_quantised(model: ir.Model) -> None:
+    """Raise HOperatorError 7912 if a network is quantised."""
+    node = quantised_node(model)
+    if node is not None:
+        raise HOperatorError(
+            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+            f"This model is quantised ({label(node)}), and rounding has no gradient. Prune the model of floating-point "
+            "numbers that it was made from, then quantise the pruned one.",
+        )

@@ -65,6 +65,8 @@ def encode_content(handle: HHandle) -> bytes:
         code = H_ERR_HANDLE_NULL if handle._native is None else H_ERR_HANDLE_CLEARED
         raise HOperatorError(code, f"{handle!r} cannot be serialized because nothing is behind it.")
     sem_type = handle.sem_type
+    if sem_type not in _serializers and sem_type in _LATE:
+        importlib.import_module(_LATE[sem_type])
     serializer = _serializers.get(sem_type)
     if serializer is None:
         known = ", ".join(sorted(_serializers))

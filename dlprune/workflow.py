@@ -7,9 +7,9 @@ from typing import Any
 
 from .classifier import Classifier
 from .dictionary import Dictionary, create_dict, set_dict_tuple
-from .handle import HHandle, new_handle, unwrap
+from .handle import HHandle, new_handle
 from .model import unwrap_model
-from .pruning import SEM_TYPE, add_images, create_dl_pruning, generate, require_fit, set_dl_pruning_param
+from .pruning import add_images, create_dl_pruning, generate, require_fit, scored_data, set_dl_pruning_param
 from .pruningdata import PruningData
 from .samples import images, labels, read_samples
 from .steps import Progress, Step
@@ -66,7 +66,7 @@ def prune_dl_model(
         handle, settings = create_dl_pruning(dlmodel_handle, mode, gen_param), {}  # type: ignore[arg-type]
     else:
         handle = dlpruning_handle
-    data = unwrap(handle, SEM_TYPE, PruningData, 5)
+    data = scored_data(handle, 5)
     require_fit(classifier, data)
     for name, value in {**settings, "percentage": percentage}.items():
         set_dl_pruning_param(handle, name, value)
