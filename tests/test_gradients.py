@@ -598,17 +598,28 @@ def test_worst_error_is_small(capsys: pytest.CaptureFixture[str]) -> None:
         assert WORST[op_type] <= TOLERANCE
 
 
+@pytest.mark.parametrize("width", [8, 70])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("multiplier", [1, 2])
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
-def test_large_depthwise_kernels(op_type: str, multiplier: int, stride: int) -> None:
-    """Depthwise kernels of 16 positions and more have their own formula for the weight gradient."""
+def test_large_depthwise_kernels(op_type: str, multiplier: int, stride: int, width: int) -> None:
+    """Depthwise kernels of 16 positions and more have formulas of their own for the weight gradient."""
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((2, 3, 9, 8)), rng.standard_normal((3 * multiplier, 1, 5, 4))
+    x, w = rng.standard_normal((2, 3, 9, width)), rng.standard_normal((3 * multiplier, 1, 5, 4))
     if op_type == "ConvTranspose":
         w = w.reshape(3, multiplier, 5, 4)
     attributes = {"group": 3, "strides": [stride, 1], "dilations": [1, 2], "pads": [2, 1, 0, 3]}
     assert check(op_type, Case([x, w], attributes, wanted=(0, 1))) <= TOLERANCE
+
+
+@pytest.mark.parametrize("size", [5, 30])
+@pytest.mark.parametrize(("strides", "pads"), [([1, 1], [1, 0, 2, 1]), ([2, 1], [0, 0, 0, 0]), ([1, 2], [2, 1, 1, 0])])
+def test_kernels_of_many_channels(strides: list[int], pads: list[int], size: int) -> None:
+    """From eight channels on, positions of the kernel are worked off one by one, with or without joined samples."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 9, size, size)), rng.standard_normal((8, 9, 3, 2))
+    attributes = {"strides": strides, "dilations": [1, 2], "pads": pads}
+    assert check("Conv", Case([x, w, rng.standard_normal(8)], attributes, wanted=(0, 1, 2))) <= TOLERANCE
 
 
 # Whole graphs

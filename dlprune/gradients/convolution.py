@@ -44,7 +44,8 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
         if min(before + after) < 0:
             value = place(n.writer, value, [min(0, v) for v in before], [min(0, v) for v in after])
         pads = [max(0, v) for v in before + after]
-        return n.op("Conv", value, kernels, group=group, dilations=list(window.dilations), pads=pads)
+        dilations = list(window.dilations)
+        return n.op("Conv", value, kernels, shape=n.shape(0), group=group, dilations=dilations, pads=pads)
     restored = [s + b - c for s, c, b, _ in zip(*_lists(window), strict=True)]
     end_pads = [max(0, -v) for v in restored]
     return n.op(

@@ -17,6 +17,7 @@ from ..logits import before_sigmoid, before_softmax, keep_output
 from ..simplify import simplify
 from ..weights import kernels, source_of, trainable_weights
 from . import loss as losses
+from .blocked import block_convolutions
 from .recipe import Recipe
 from .sheet import Names, Sheet
 
@@ -68,7 +69,7 @@ class TrainGraph:
     step_scalars: frozenset[str]
 
 
-def build(model: ir.Model, input_name: str, output_name: str, recipe: Recipe) -> TrainGraph:
+def build(model: ir.Model, input_name: str, output_name: str, recipe: Recipe, block: int = 0) -> TrainGraph:
     """Return the training graph of a classifier.
 
     Args:
@@ -76,13 +77,17 @@ def build(model: ir.Model, input_name: str, output_name: str, recipe: Recipe) ->
         input_name: its image input.
         output_name: its class output.
         recipe: what is wanted.
+        block: channels per block of blocked convolutions; 0 = standard operators alone.
 
     Raises:
         GradientError: an operator between a weight and the output has no gradient.
         LiftError: the model cannot be converted to opset 18.
         TrainGraphError: nothing is left to train, or a batch is too small for its statistics.
     """
-    return _Assembly(model, input_name, output_name, recipe).build()
+    graph = _Assembly(model, input_name, output_name, recipe).build()
+    if block:
+        block_convolutions(graph.model, block)
+    return graph
 
 
 class _Assembly:

@@ -11,9 +11,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from ..gradients import GradientError
+from ..lift import LiftError
 from ..weights import running_statistics, trainable_weights, unshare
+from .blocked import block_size
 from .buffers import Array, Bank, Snapshot, fetch, place
-from .graph import TrainGraph, build
+from .graph import TrainGraph, TrainGraphError, build
 from .recipe import STATES, Rates, Recipe
 from .runner import Runner
 
@@ -154,14 +157,25 @@ class Trainer:
     def _runner(self, classifier: Classifier, recipe: Recipe) -> Runner:
         found = self._runners.pop(recipe, None)
         if found is None:
-            graph = build(classifier.model, classifier.input_name, classifier.output_name, recipe)
-            self._use_banks(frozenset(graph.shapes), recipe.solver)
-            assert self._banks is not None
-            found = Runner(graph, self._banks, self._mask_values)
+            block = block_size()
+            try:
+                found = self._new_runner(classifier, recipe, block)
+            except (GradientError, LiftError, TrainGraphError):
+                raise
+            except Exception:  # ONNX Runtime raises many classes; internal operators are the first to suspect
+                if not block:
+                    raise
+                found = self._new_runner(classifier, recipe, 0)
             while len(self._runners) >= _RUNNERS:
                 self._runners.pop(next(iter(self._runners)))
         self._runners[recipe] = found
         return found
+
+    def _new_runner(self, classifier: Classifier, recipe: Recipe, block: int) -> Runner:
+        graph = build(classifier.model, classifier.input_name, classifier.output_name, recipe, block)
+        self._use_banks(frozenset(graph.shapes), recipe.solver)
+        assert self._banks is not None
+        return Runner(graph, self._banks, self._mask_values)
 
     def _use_banks(self, names: frozenset[str], solver: str) -> None:
         """Make sure that the banks hold these weights and the states of this solver."""
