@@ -193,12 +193,16 @@ class Stepper:
         walk = _Walk(plan, self._target(plan), None if plan.is_plain else self._reference())
         start = _State(self._original, self._tally, self._first_look(walk, more_follow))
         state = self._search(walk, start) if plan.target == "accuracy_drop" else self._walk(walk, start)
-        model = state.net.model
+        model, reached = state.net.model, state.reached
         if plan.distillation_steps and state.net.gone.any():
             pruned = self._classifier.with_model(model)
             model = distil(pruned, self._classifier, self._images, plan.distillation_steps)
+            if plan.target == "accuracy_drop":
+                lost = self._accuracy(self._classifier) - self._accuracy(self._classifier.with_model(model))
+                # What was found is within the limit; what is behind it must be as well.
+                model, reached = (model, lost) if lost <= plan.percentage + 1e-9 else (state.net.model, reached)
         self._progress("prune", 1.0)
-        return Pruned(model, state.net.gone, state.reached, state.outcome.methods, tuple(walk.history))
+        return Pruned(model, state.net.gone, reached, state.outcome.methods, tuple(walk.history))
 
     def _target(self, plan: Plan) -> Target:
         if plan.target in ("macs", "params"):
