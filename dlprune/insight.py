@@ -45,8 +45,7 @@ def compare_dl_pruning_scores(dlpruning_handle: HHandle, dlpruning_handle_other:
         True
     """
     first, second = (
-        scored_data(handle, index)
-        for index, handle in enumerate((dlpruning_handle, dlpruning_handle_other), 1)
+        scored_data(handle, index) for index, handle in enumerate((dlpruning_handle, dlpruning_handle_other), 1)
     )
     if first.signature != second.signature:
         raise HOperatorError(

@@ -51,7 +51,7 @@ def masked(model: ir.Model, facts: Facts, structure: Structure, gone: Mask) -> i
 
 
 def run(model: ir.Model, images: NDArray[np.float32], output: str) -> NDArray[np.float64]:
-    """Return an output or inner value of a model for a batch, by ONNX Runtime without its own rewriting of the graph."""
+    """Return an output or inner value of a model for a batch; ONNX Runtime must not rewrite the graph."""
     if all(value.name != output for value in model.graph.outputs):
         model = model.clone()
         model.graph.outputs.extend(v for node in model.graph for v in node.outputs if v.name == output)
