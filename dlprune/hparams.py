@@ -245,7 +245,7 @@ def parse_pruning_hparams(text: str) -> HHandle:
     rest = to_str(text, "text", 1).strip()
     values: dict[str, HTuple] = {}
     while rest:
-        found = re.match(r"\s*([^=,\[\]]+?)\s*=\s*(\[[^\]]*\]|[^,]*)\s*(,|$)", rest)
+        found = re.match(r"\s*([^=,\[\]]+?)\s*=\s*(\[[^\]]*\]|[^,\[\]]*)\s*(,|$)", rest)
         if found is None:
             raise HOperatorError(
                 H_ERR_DL_MODEL_UNSUPPORTED_GENVALUE,
