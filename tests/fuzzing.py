@@ -62,7 +62,7 @@ def attempt(seed: int, folder: Path) -> str:
         pruning = ha.create_dl_pruning(model, "oracle", ha.from_python_dict({"percentage": 40}))
         if width * height * channels * batch_size > 1 << 20:
             return "huge image"
-        if seed % 2:
+        if seed % 4:
             ha.set_dl_pruning_param(pruning, "compensation", "none")
         rng = np.random.default_rng(seed)
         samples = []
@@ -82,7 +82,7 @@ def attempt(seed: int, folder: Path) -> str:
         np.array([sorted(ha.get_dict_tuple(one, "classification_confidences")) for one in result]) for result in results
     )
     assert np.allclose(first, second, atol=1e-5, equal_nan=True), "writing and reading changes the result"
-    if seed % 2:
+    if seed % 4:
         compare(model, pruned, pruning, rng)
     return "pruned"
 
@@ -103,7 +103,11 @@ def compare(model: Any, pruned: Any, pruning: Any, rng: Any) -> None:
     truth = masked(classifier.model, found.facts, found.structure, gone)
     images = rng.standard_normal(classifier.input_shape()).astype(np.float32)
     name = classifier.logits_name
-    expected, actual = (logits(one, images, name) for one in (truth, unwrap_model(pruned, 1).model))
+    try:
+        expected = logits(truth, images, name)
+    except Exception:
+        return  # what is wrong with it lies in a part that the optimiser leaves out
+    actual = logits(unwrap_model(pruned, 1).model, images, name)
     if not np.isfinite(expected).all() or np.abs(expected).max() > 1e12:
         return  # e.g. infinite weights: there is no truth to compare with
     scale = max(float(np.abs(expected).max()), 1e-12)
@@ -129,6 +133,8 @@ def work(first: int, last: int) -> None:
     for seed in range(first, last):
         _say({"start": seed})
         signal.setitimer(signal.ITIMER_PROF, PATIENCE)  # kills the process
+        if os.environ.get("DLPRUNE_FUZZ_KILL") == str(seed):
+            os.kill(os.getpid(), signal.SIGSEGV)  # as a crash inside a native library would
         try:
             with tempfile.TemporaryDirectory() as folder:
                 found = {"outcome": attempt(seed, Path(folder))}
@@ -172,10 +178,12 @@ def _watch(first: int, last: int, report: Report, lock: threading.Lock) -> None:
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
             lines: queue.Queue[str | None] = queue.Queue()
-            threading.Thread(target=_forward, args=(process, lines), daemon=True).start()
+            reader = threading.Thread(target=_forward, args=(process, lines))
+            reader.start()
             stuck, at = _follow(lines, at, report, lock)
             process.kill()
             code = process.wait()
+            reader.join()
             errors.seek(0)
             tail = " ".join(errors.read()[-300:].split())
         if at < last:
@@ -211,8 +219,9 @@ def _follow(lines: queue.Queue[str | None], at: int, report: Report, lock: threa
 
 def _forward(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        lines.put(line)
+    with process.stdout:
+        for line in process.stdout:
+            lines.put(line)
     lines.put(None)
 
 

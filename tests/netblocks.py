@@ -480,7 +480,7 @@ def chunks(net: Net, x: Map) -> Map | None:
 @block(1.0)
 def gated_halves(net: Net, x: Map) -> Map | None:
     """A gated linear unit: one half of the channels gates the other."""
-    if x.channels % 2:
+    if x.channels % 2 or x.channels < 4:
         return None
     half = x.channels // 2
     first, second = net.split(x.name, [half, half], 1)

@@ -16,7 +16,8 @@ import onnx
 from netbuilder import Map, Net, Row
 from onnx import TensorProto, helper
 
-_NODES = (3, 25)
+#: Nodes before the head, and the fewest blocks.
+_NODES, _BLOCKS = (3, 25), 2
 _IR_VERSIONS = {11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
 
 
@@ -57,8 +58,11 @@ class RandomNet:
         return rng.standard_normal(shape).astype(np.float32)
 
 
-def generate(seed: int, skip: Collection[int] = ()) -> RandomNet:
-    """Return net number `seed`; `skip` leaves out some of its building blocks, to find out which ones matter."""
+def generate(seed: int, skip: Collection[int] = (), blocks: int | None = None) -> RandomNet:
+    """Return net number `seed`.
+
+    `skip` leaves out some of its building blocks, to find out which ones matter; `blocks` is the most it may have.
+    """
     rng = np.random.default_rng(seed)
     open_batch, open_size = bool(rng.random() < 0.75), bool(rng.random() < 0.12)
     batch = None if open_batch else int(rng.integers(1, 4))
@@ -69,7 +73,7 @@ def generate(seed: int, skip: Collection[int] = ()) -> RandomNet:
     wanted = net.integer(*_NODES)
     used: list[str] = []
     index = 0
-    while len(net.nodes) < wanted and index < 60:
+    while (len(net.nodes) < wanted or len(used) < _BLOCKS) and index < 60 and len(used) != blocks:
         # Each block draws from a source of its own, so that leaving one out changes the others as little as possible.
         net.rng = np.random.default_rng((seed, index))
         name = str(net.rng.choice(names, p=shares / shares.sum()))
@@ -279,13 +283,24 @@ def _model(
     classes = helper.make_tensor_value_info(output, TensorProto.FLOAT, [declared[0], *class_dims])
     used = {name for node in net.nodes for name in node.input}
     weights = [tensor for tensor in net.initializers if tensor.name in used]
-    graph = helper.make_graph(net.nodes, "random", [image], [classes], weights)
-    return helper.make_model(
-        graph,
+    inputs, outputs = [image], [classes]
+    if net.chance(0.08):  # as old files list them
+        inputs += [helper.make_tensor_value_info(w.name, w.data_type, list(w.dims)) for w in weights]
+    inner = [m for m in net.maps[1:] if m.height * m.width > 1 and m.name != output]
+    # Another output than the classes: the channels of that map must stay.
+    if len(inner) > 3 and not net.open_size and net.chance(0.08):
+        m = net.pick(inner)
+        dims = [declared[0], m.channels, m.height, m.width]
+        outputs.append(helper.make_tensor_value_info(m.name, TensorProto.FLOAT, dims))
+    model = helper.make_model(
+        helper.make_graph(net.nodes, "random", inputs, outputs, weights),
         opset_imports=[helper.make_opsetid("", net.opset)],
         ir_version=_IR_VERSIONS[net.opset],
         producer_name="netgenerator",
     )
+    if net.chance(0.25):  # shapes of inner tensors, which are wrong after pruning
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    return model
 
 
 if __name__ == "__main__":
