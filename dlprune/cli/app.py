@@ -17,6 +17,7 @@ from .commands.evaluate import evaluate
 from .commands.finetune import finetune
 from .commands.inspect import inspect
 from .commands.prune import prune
+from .commands.sparsify import sparsify
 from .exits import ERROR, IMAGES, INTERRUPTED, StoppedError
 from .options import with_bundles
 
@@ -74,5 +75,5 @@ def _common(
     pass
 
 
-for command in (demo, inspect, prune, finetune, evaluate, compare, doctor):
+for command in (demo, inspect, prune, finetune, sparsify, evaluate, compare, doctor):
     app.command()(with_bundles(command))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +70,7 @@ def train(
     teacher: Classifier | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
+    after_step: Callable[[Step], object] = lambda _step: None,
 ) -> Result:
     """Train with a progress bar; Ctrl-C stops after a step. Raises StoppedError, HError."""
     terminal = Console(stderr=True)
@@ -92,6 +93,7 @@ def train(
                 text += f", held out {percent(step.validation.accuracy)}"
             done = (step.epoch - 1) * step.steps + step.step
             bar.update(task, description=text, completed=done, total=step.epochs * step.steps)
+            after_step(step)
             if stop.received is not None:
                 raise _stopped(step, checkpoint, stop.received)
 

@@ -1,0 +1,92 @@
+"""`dlprune sparsify`: from images to a sparse file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from models import plain, saved
+from typer.testing import CliRunner, Result
+
+import dlprune as ha
+from dlprune.cli.app import app
+from dlprune.model import unwrap_model
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["sparsify", *(str(one) for one in arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, Path]:
+    """A model with random weights and ninety images of which each class has its own brightness."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    images = np.clip(rng.normal(60 + 60 * labels[:, None, None], 15, (90, 8, 8)), 0, 255).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=labels)
+    return saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx"), tmp_path / "images.npz"
+
+
+OPTIONS = ["--range", 0, 1, "--train-batch", 8, "--learning-rate", 0.02]
+
+
+def zeros(path: Path) -> list[float]:
+    graph = unwrap_model(ha.read_dl_model(str(path)), 1).model.graph
+    arrays = [value.const_value.numpy() for value in graph.initializers.values()]
+    return [float((array == 0).mean()) for array in arrays if array.ndim > 1]
+
+
+def test_it_writes_a_sparse_model(files: tuple[str, Path], tmp_path: Path):
+    """Zeros in the file, a smaller gzip, accuracies, a picture of three panels, JSON with the history."""
+    model, images = files
+    out, plot = tmp_path / "sparse.onnx", tmp_path / "plot.svg"
+    text = run(
+        *(model, "--images", images, "--out", out, "--target-sparsity", 0.75, "--epochs", 8, "--plot", plot, "--json"),
+        *OPTIONS,
+    ).stdout
+    result = json.loads(text)
+    assert result["steps"] == 72
+    assert result["sparsity"] == pytest.approx(0.75, abs=0.02)
+    assert all(share == pytest.approx(0.75, abs=0.06) for share in zeros(out))
+    assert result["bytes"]["after"]["gzip"] < result["bytes"]["before"]["gzip"]
+    assert result["accuracy"]["after"] > max(result["accuracy"]["before"], 0.6)
+    wanted = [point["wanted"] for point in result["history"]]
+    assert wanted == sorted(wanted)
+    assert wanted[-1] == 0.75
+    assert len(ElementTree.parse(plot).getroot().findall("{*}polyline")) == 2 + len(result["weights"]) + 1
+
+
+def test_empty_kernels_can_leave(files: tuple[str, Path], tmp_path: Path):
+    """Blocks that are whole kernels, whose removal shows in the file."""
+    model, images = files
+    out = tmp_path / "small.onnx"
+    options = ["--block", "-1x1", "--end", 6, "--frequency", 3, "--epochs", 1, "--remove-empty-kernels"]
+    text = run(model, "--images", images, "--out", out, *options, *OPTIONS).stdout
+    removed = int(text.split("kernels removed: ")[1].split()[0])
+    assert removed > 0
+    assert Path(out).stat().st_size < Path(model).stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--end", 100000], 2, "--end"),
+        (["--end", 8, "--frequency", 7, "--epochs", 1], 2, "--frequency"),
+        (["--block", "4"], 1, "4x4"),
+        (["--target-sparsity", 1], 1, "target_sparsity"),
+        (["--weight-map", "nowhere:0.5"], 1, "weight_sparsity_map"),
+        (["--patience", 2], 2, "--patience"),
+    ],
+)
+def test_wrong_options_are_refused(files: tuple[str, Path], tmp_path: Path, options: list, code: int, message: str):
+    model, images = files
+    result = run(model, "--images", images, "--out", tmp_path / "a.onnx", *options, *OPTIONS, code=code)
+    assert message in result.output
+    assert not (tmp_path / "a.onnx").exists()
