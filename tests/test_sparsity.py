@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import gzip
+import importlib
 import io
 import math
 import zipfile
@@ -333,3 +335,10 @@ def test_compressed_size_of_no_file_says_so(tmp_path: Path):
     with pytest.raises(ha.HOperatorError) as error:
         sparsity.compressed_size(tmp_path / "none.onnx")
     assert error.value.error_code == errors.H_ERR_FNF
+
+
+@pytest.mark.parametrize("name", ["", ".compressed", ".masks", ".operators", ".schedule", ".view"])
+def test_examples_give_what_they_show(name: str):
+    result = doctest.testmod(importlib.import_module(f"dlprune.sparsity{name}"))
+    assert result.attempted
+    assert not result.failed

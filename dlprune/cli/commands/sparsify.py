@@ -242,9 +242,9 @@ def sparsify(
     output.line(f"zeros: {100 * points[-1].reached:.2f} %; kernels removed: {kernels}")
     for name, size in zip(("before", "after"), sizes, strict=True):
         output.line(f"bytes {name}: {size.plain} plain, {size.gzip} gzip, {size.zip} zip")
-    for name, value in (("before", before), ("after", after)):
-        if value is not None:
-            output.line(f"accuracy {name}: {value:.4f}")
+    for name, accuracy in (("before", before), ("after", after)):
+        if accuracy is not None:
+            output.line(f"accuracy {name}: {accuracy:.4f}")
     output.json(
         {
             "model": str(model),
