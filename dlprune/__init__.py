@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         merge_dl_pruning,
         set_dl_pruning_param,
     )
+    from dlprune.report.operators import write_dl_pruning_report
     from dlprune.sparsity.operators import get_dl_pruning_masks, update_dl_pruning_masks
     from dlprune.training.operators import finetune_dl_model, train_dl_model_batch
     from dlprune.workflow import prune_dl_model
@@ -139,6 +140,7 @@ __all__ = [
     "prune_dl_model",
     "set_dl_pruning_param",
     "update_dl_pruning_masks",
+    "write_dl_pruning_report",
     # Training
     "finetune_dl_model",
     "train_dl_model_batch",
@@ -162,6 +164,7 @@ _LATE = (
     "dlprune.sparsity.operators",
     "dlprune.insight",
     "dlprune.training.operators",
+    "dlprune.report.operators",
     "dlprune.demo",
 )
 

@@ -390,7 +390,7 @@ def generate(
     pruned = classifier.with_model(result.model)
     carry_masks(classifier, pruned, result.gone)
     pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
-    data.finish(result.gone, result.reached)
+    data.finish(result.gone, result.reached, [step.entry() for step in result.history])
     return pruned, result
 
 

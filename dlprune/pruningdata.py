@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -145,6 +145,7 @@ class PruningData(Payload):
         calibration: bounded sample of the scored images.
         removed: units that left in the last gen_dl_pruned_model, or None.
         pruned_percentage, target_reached: what that came to.
+        history: its steps, see Step.entry.
     """
 
     signature: str
@@ -159,6 +160,7 @@ class PruningData(Payload):
     removed: NDArray[np.bool_] | None = None
     pruned_percentage: float = 0.0
     target_reached: float = 0.0
+    history: tuple[dict[str, int | float | bool], ...] = ()
     settings: Settings = field(default_factory=Settings)
     calibration: Calibration = field(default_factory=lambda: Calibration(Settings.calibration_image_num))
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
@@ -283,12 +285,15 @@ class PruningData(Payload):
         """Return the score of each unit, float64 [U]; for 'oracle' its mean absolute score."""
         return self.criterion.scores(self.tally())
 
-    def finish(self, removed: NDArray[np.bool_], reached: float) -> None:
-        """Note what gen_dl_pruned_model has removed, and what it has reached of the target."""
+    def finish(
+        self, removed: NDArray[np.bool_], reached: float, history: Sequence[dict[str, int | float | bool]] = ()
+    ) -> None:
+        """Note what gen_dl_pruned_model has removed, what it has reached of the target, and in which steps."""
         with self.lock:
             self.removed = removed
             self.pruned_percentage = 100.0 * self.pruned_kernel_num / max(self.prunable_kernel_num, 1)
             self.target_reached = reached
+            self.history = tuple(history)
 
     @property
     def held(self) -> NDArray[np.bool_]:
@@ -372,6 +377,7 @@ class PruningData(Payload):
                 "count": self.count,
                 "pruned_percentage": self.pruned_percentage,
                 "target_reached": self.target_reached,
+                "history": list(self.history),
                 "settings": asdict(self.settings),
             }
             arrays: dict[str, Any] = {f"layer{i}": layer.units for i, layer in enumerate(self.layers + self.dense)}
@@ -408,6 +414,7 @@ class PruningData(Payload):
                 removed=arrays.get("removed"),
                 pruned_percentage=head["pruned_percentage"],
                 target_reached=head["target_reached"],
+                history=tuple(head["history"]),
             )
             for one_field in fields(Settings):
                 value = head["settings"][one_field.name]

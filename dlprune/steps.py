@@ -96,6 +96,18 @@ class Step:
     seconds: float
     kept: bool = True
 
+    def entry(self) -> dict[str, int | float | bool]:
+        """Return the step as a plain dictionary, see prune_dl_model."""
+        return {
+            "kernel_num": int(self.kernel_num),
+            "feature_num": int(self.feature_num),
+            "target_reached": float(self.reached),
+            "least_squares": self.methods["least_squares"],
+            "bias": self.methods["bias"],
+            "seconds": self.seconds,
+            "kept": bool(self.kept),
+        }
+
 
 @dataclass(frozen=True)
 class Pruned:

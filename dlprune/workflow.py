@@ -12,7 +12,7 @@ from .model import unwrap_model
 from .pruning import add_images, create_dl_pruning, generate, require_fit, scored_data, set_dl_pruning_param
 from .pruningdata import PruningData
 from .samples import images, labels, read_samples
-from .steps import Progress, Step
+from .steps import Progress
 from .tuples import TupleLike
 
 #: Images per run where the model leaves the batch size open and was not told a larger one.
@@ -78,7 +78,7 @@ def prune_dl_model(
     except KeyboardInterrupt as interrupt:
         interrupt.dlpruning_handle = handle  # type: ignore[attr-defined]
         raise
-    return new_handle("dl_model", pruned), handle, [_entry(step) for step in result.history]
+    return new_handle("dl_model", pruned), handle, [step.entry() for step in result.history]
 
 
 def _score(classifier: Classifier, data: PruningData, samples: list[Dictionary], progress: Progress) -> None:
@@ -94,15 +94,3 @@ def _score(classifier: Classifier, data: PruningData, samples: list[Dictionary],
         batch = images([samples[i] for i in chosen], classifier, start)
         add_images(classifier, data, batch, targets[chosen], count)
         progress("score", data.count / len(samples))
-
-
-def _entry(step: Step) -> dict[str, Any]:
-    return {
-        "kernel_num": step.kernel_num,
-        "feature_num": step.feature_num,
-        "target_reached": step.reached,
-        "least_squares": step.methods["least_squares"],
-        "bias": step.methods["bias"],
-        "seconds": step.seconds,
-        "kept": step.kept,
-    }
