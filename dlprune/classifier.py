@@ -493,9 +493,12 @@ class Classifier:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def write(self, path: str) -> None:
-        """Check the model and write it to an .onnx file, parameters included. Raises HOperatorError 7803."""
-        onnxfile.write(self._for_writing(), path)
+    def write(self, path: str, *, sparse: bool = False) -> None:
+        """Check the model and write it to an .onnx file, parameters included; `sparse` as in onnxfile.write.
+
+        Raises HOperatorError 7803.
+        """
+        onnxfile.write(self._for_writing(), path, sparse=sparse)
 
     def to_bytes(self) -> bytes:
         """Return the checked model with its parameters as bytes. Raises HOperatorError 7803."""

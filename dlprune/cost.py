@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,7 @@ import onnxruntime as ort
 from .classifier import Classifier
 from .facts import Facts, gather_facts
 from .nodes import int_attribute, is_standard, label
+from .onnxfile import files_of
 
 _WARM_UP = 3
 _LEAST_RUNS, _MOST_RUNS = 5, 500
@@ -174,15 +174,7 @@ def file_size(path: str | os.PathLike[str]) -> int:
 
     Raises OSError if one of them is missing.
     """
-    source = Path(path)
-    model = ir.load(source)
-    beside = {
-        source.parent / value.const_value.location
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if isinstance(value.const_value, ir.ExternalTensor)
-    }
-    return sum(one.stat().st_size for one in {source, *beside})
+    return sum(one.stat().st_size for one in files_of(path))
 
 
 def latency(classifiers: Sequence[Classifier], seconds: float = 1.0, runs: int | None = None) -> Latency:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from dlprune import files, soundness
 from dlprune.errors import H_ERR_DL_READ_ONNX, H_ERR_DL_WRITE_ONNX, H_ERR_FNF, HOperatorError
+from dlprune.sparsestorage import SparseStorageError, make_dense, make_sparse
 
 # A protobuf message ends at 2 GiB; beyond this many bytes of weights they go into a file of their own.
 EXTERNAL_DATA_BYTES: Final = 1_900_000_000
@@ -93,11 +94,31 @@ def parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
                 onnx.checker.check_model(proto)
         else:
             onnx.checker.check_model(data)
+        make_dense(proto, EXTERNAL_DATA_BYTES)
     except HOperatorError:
         raise
+    except SparseStorageError as error:
+        raise unreadable(f"{what} is damaged or hostile: {error}.") from None
     except Exception as error:
         raise unreadable(f"{what} is no valid ONNX model: {_first_line(error)}") from None
     return proto
+
+
+def files_of(path: str | os.PathLike[str]) -> list[Path]:
+    """Return an .onnx file and the files beside it that its weights lie in.
+
+    Raises OSError or google.protobuf's DecodeError if it cannot be read.
+    """
+    source = Path(path)
+    proto = onnx.load(source, load_external_data=False)
+    locations = {
+        entry.value
+        for tensor in soundness.tensors(proto)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return sorted({source, *(source.parent / location for location in locations)})
 
 
 def _first_line(error: BaseException) -> str:
@@ -163,18 +184,24 @@ def weight_bytes(model: ir.Model) -> int:
     )
 
 
-def to_bytes(model: ir.Model) -> bytes:
-    """Return the checked model as bytes. Raises HOperatorError 7803."""
+def to_bytes(model: ir.Model, *, sparse: bool = False) -> bytes:
+    """Return the checked model as bytes; `sparse` as in `write`. Raises HOperatorError 7803."""
     try:
-        return bytes(check(ir.to_proto(model)).SerializeToString())
+        proto = check(ir.to_proto(model))
+        if sparse:
+            make_sparse(proto)
+            onnx.checker.check_model(proto)
+        return bytes(proto.SerializeToString())
     except HOperatorError:
         raise
     except Exception as error:
         raise unwritable(f"The model cannot be turned into bytes: {_first_line(error)}") from error
 
 
-def write(model: ir.Model, path: str) -> None:
+def write(model: ir.Model, path: str, *, sparse: bool = False) -> None:
     """Check a model and write it to an .onnx file in one step; huge weights go to a data file beside it.
+
+    With `sparse`, weights are stored as their non-zero numbers where that is smaller (never in a data file).
 
     Raises HOperatorError 7803; then nothing has changed on disk.
     """
@@ -192,7 +219,7 @@ def write(model: ir.Model, path: str) -> None:
         if weight_bytes(model) > EXTERNAL_DATA_BYTES:
             _write_with_data_file(model, target)
         else:
-            files.replace(target, to_bytes(model))
+            files.replace(target, to_bytes(model, sparse=sparse))
     except HOperatorError:
         raise
     except OSError as error:

@@ -321,6 +321,10 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     'none' the copy gives exactly what the original gives with the removed channels cut off from the layers that read
     them; otherwise those layers are refitted so that their outputs stay close to the original's. The input model and
     the scores stay, so that the operator can be called again with another percentage.
+    In mode 'magnitude' the copy is sparse instead: zeros where masks say so, no masks any more, all shapes as before;
+    with 'remove_empty_kernels' 'true' kernels without a weight left leave it (plain removal, so what their bias gave is
+    lost). Masks that hold a model's weights at zero go with it through the surgery of the other modes; what a refit
+    had filled in there is zero again.
 
     Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (with at least one batch;
     none is needed by the modes of weights alone with 'compensation' 'none').

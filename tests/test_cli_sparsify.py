@@ -57,6 +57,10 @@ def test_it_writes_a_sparse_model(files: tuple[str, Path], tmp_path: Path):
     assert all(share == pytest.approx(0.75, abs=0.06) for share in zeros(out))
     assert result["bytes"]["after"]["gzip"] < result["bytes"]["before"]["gzip"]
     assert result["accuracy"]["after"] > max(result["accuracy"]["before"], 0.6)
+    sparse = tmp_path / "stored.onnx"
+    options = ["--target-sparsity", 0.9, "--epochs", 1, "--end", 8, "--frequency", 4, "--sparse-storage"]
+    run(model, "--images", images, "--out", sparse, *options, *OPTIONS)
+    assert sparse.stat().st_size < out.stat().st_size
     wanted = [point["wanted"] for point in result["history"]]
     assert wanted == sorted(wanted)
     assert wanted[-1] == 0.75

@@ -37,6 +37,7 @@ from .operators import (
     strip_pruning,
     update_dl_pruning_masks,
     update_pruning_step,
+    write_sparse_model,
 )
 from .schedule import ConstantSparsity, PolynomialDecay, Schedule, documented_sparsity, sparsity_at
 from .view import View
@@ -65,4 +66,5 @@ __all__ = [
     "strip_pruning",
     "update_dl_pruning_masks",
     "update_pruning_step",
+    "write_sparse_model",
 ]

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import onnx_ir as ir
-
 from ..errors import H_ERR_FNF, HOperatorError
+from ..onnxfile import files_of
 
 _CHUNK: Final = 1 << 20
 #: Bytes around the deflated data of a .gz file without a name, and of a .zip file beside the name, which comes twice.
@@ -46,9 +45,8 @@ def compressed_size(path: str | os.PathLike[str]) -> CompressedSize:
         >>> size.gzip < size.plain
         True
     """
-    source = Path(path)
     try:
-        files = _files(source)
+        files = files_of(path)
         plain = sum(one.stat().st_size for one in files)
         deflated = {one: _deflated(one) for one in files}
     except Exception as error:
@@ -57,16 +55,6 @@ def compressed_size(path: str | os.PathLike[str]) -> CompressedSize:
     total = sum(deflated.values())
     headers = _ZIP * len(files) - 22 * (len(files) - 1)
     return CompressedSize(plain, total + _GZIP * len(files), total + headers + 2 * names)
-
-
-def _files(source: Path) -> list[Path]:
-    beside = {
-        source.parent / value.const_value.location
-        for graph in ir.load(source).graphs()
-        for value in graph.initializers.values()
-        if isinstance(value.const_value, ir.ExternalTensor)
-    }
-    return sorted({source, *beside})
 
 
 def _deflated(path: Path) -> int:

@@ -90,6 +90,14 @@ def sparsify(
         bool,
         typer.Option("--remove-empty-kernels", help="Kernels without a weight left leave.", rich_help_panel=_SPARSITY),
     ] = False,
+    sparse_storage: Annotated[
+        bool,
+        typer.Option(
+            "--sparse-storage",
+            help="Store only the non-zero numbers where that is smaller; not every tool reads such files.",
+            rich_help_panel=_SPARSITY,
+        ),
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -137,6 +145,7 @@ def sparsify(
     from dlprune import files
     from dlprune.hparams import block_entries
     from dlprune.imagefiles import ImagesError, stratified_part
+    from dlprune.model import unwrap_model
     from dlprune.sparsity import compressed_size
     from dlprune.training.evaluation import quality
     from dlprune.training.finetune import Progress
@@ -218,7 +227,7 @@ def sparsify(
         train(classifier, plan, training, None, output, after_step=after_step)
         ha.set_dl_pruning_param(pruning, "remove_empty_kernels", "true" if remove_empty_kernels else "false")
         sparse = ha.gen_dl_pruned_model(handle, pruning)
-        ha.write_dl_model(sparse, str(out))
+        unwrap_model(sparse, 1).write(str(out), sparse=sparse_storage)
     names = [str(name) for name in ha.get_dl_pruning_param(pruning, "weight_names")]
     if plot is not None:
         files.replace(plot, picture(points, names, f"{model.name}: sparsity {target_sparsity:g}").encode())
