@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 import dlprune as ha
+from dlprune.classifier import Classifier
 from dlprune.evaluation import Contestant, Evaluation, LabelledImages, evaluate
 from dlprune.model import unwrap_model
 from dlprune.preprocessing import Preprocessing
+from dlprune.pruning import scored_data
+from dlprune.report.content import Measures, Pair, gather, test_of
+from dlprune.report.files import write_report
 
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
 from .output import Output
@@ -23,7 +31,7 @@ _RESULTS: Final = ("prunable_conv_num", "prunable_kernel_num", "pruned_kernel_nu
 
 @dataclass(frozen=True)
 class PruningJob:
-    """What is to be pruned, with which images, and where the result goes.
+    """What is to be pruned, with which images, and where the result (and a report) goes.
 
     `mode` and `settings` are parameters of create_dl_pruning; `test` and `test_indices` tell which images show the
     accuracy.
@@ -42,6 +50,7 @@ class PruningJob:
     state_file: Path | None = None
     resume: Path | None = None
     runs: int | None = None
+    report: Path | None = None
 
 
 def run(job: PruningJob, output: Output) -> None:
@@ -71,7 +80,31 @@ def run(job: PruningJob, output: Output) -> None:
     tell_skipped(job.data, output)
     if job.test is not job.data:
         tell_skipped(job.test, output)
+    if job.report is not None:
+        _report(job, state, classifiers, figures)
+        output.note(f"Report: {job.report}")
     _print(job, state, figures, output)
+
+
+def _report(job: PruningJob, state: ScoringState, classifiers: tuple[Classifier, Classifier], figures: Figures) -> None:
+    """Write the page, with what has been measured already."""
+    assert job.report is not None
+    params = classifiers[0].params
+    test = None
+    if figures.evaluation is not None:
+        position = {class_id: i for i, class_id in enumerate(params.class_ids)}
+        found = figures.evaluation
+        places = [np.array([position.get(one, -1) for one in row]) for row in (found.class_ids, *found.decisions)]
+        test = test_of(places[0], places[1:], params.class_names)
+    measures = Measures(
+        file_size=Pair(*figures.file_sizes),
+        latency=Pair(*(figures.latency.seconds if figures.latency is not None else (None, None))),
+        latency_batch=figures.batch[0],
+        test=test,
+    )
+    command = shlex.join(["dlprune", *sys.argv[1:]])
+    data = scored_data(state.pruning, 1)
+    write_report(gather(data, *classifiers, measures, name=job.model_file.name, command=command), job.report)
 
 
 def _evaluation(job: PruningJob, written: ha.HHandle, output: Output) -> Evaluation | None:

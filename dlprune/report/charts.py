@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,9 @@ from .content import Integers, LayerReport
 from .style import KEPT, PALETTE, REMOVED
 
 _BINS = 36
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 240, 56, 40, 12
+_TICKS = 8
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 250, 84, 48, 14
+_RIGHT = 34
 #: A largest score so many times the median one asks for a scale of powers of ten.
 _SKEWED = 10.0
 
@@ -58,21 +60,17 @@ def group_colours(layers: Sequence[LayerReport]) -> dict[str, str]:
 
 def network(layers: Sequence[LayerReport], colours: Mapping[str, str]) -> str:
     """Return the convolutions in graph order as boxes, those of one group joined by arcs of the group's colour."""
-    step, size, top = 40, 26, 110
+    step, size = 40, 26
+    arcs = _arcs(layers)
+    top = 12 + max((_arc_height(a, b) for _, a, b in arcs), default=0)
     width = max(step * len(layers) + 20, 120)
-    places: dict[str, list[int]] = {}
-    for i, layer in enumerate(layers):
-        if layer.coupled:
-            places.setdefault(layer.group, []).append(i)
     parts = [f'<line x1="10" y1="{top + size / 2}" x2="{width - 10}" y2="{top + size / 2}" stroke="#888"/>']
-    for label, members in places.items():
-        for a, b in pairwise(members):
-            x, y = 10 + step * a + step / 2, 10 + step * b + step / 2
-            height = min(18 + 9 * (b - a), top - 8)
-            parts.append(
-                f'<path d="M{x} {top} C{x} {top - height} {y} {top - height} {y} {top}" fill="none" '
-                f'stroke="{colours[label]}" stroke-width="3"><title>group {escape(label)}</title></path>'
-            )
+    for label, a, b in arcs:
+        x, y, peak = 10 + step * a + step / 2, 10 + step * b + step / 2, top - _arc_height(a, b) * 4 / 3
+        parts.append(
+            f'<path d="M{x} {top}C{x} {peak:.1f} {y} {peak:.1f} {y} {top}" fill="none" '
+            f'stroke="{colours[label]}" stroke-width="3"><title>group {escape(label)}</title></path>'
+        )
     for i, layer in enumerate(layers):
         x, colour = 10 + step * i + (step - size) / 2, colours.get(layer.group, "#888")
         share = layer.removed / max(layer.kept + layer.removed + layer.fixed, 1)
@@ -85,10 +83,24 @@ def network(layers: Sequence[LayerReport], colours: Mapping[str, str]) -> str:
             f'<text x="{x + size / 2}" y="{top + size + 16}" text-anchor="middle">{layer.number}</text></g>'
         )
     return (
-        f'<svg id="network" width="{width}" height="160" viewBox="0 0 {width} 160" style="max-width:none" role="img" '
+        f'<svg id="network" width="{width}" height="{top + 50}" viewBox="0 0 {width} {top + 50}" '
+        f'role="img" '
         f'aria-label="The convolutions in graph order; arcs join those whose kernels leave together">'
         f"{''.join(parts)}</svg>"
     )
+
+
+def _arcs(layers: Sequence[LayerReport]) -> list[tuple[str, int, int]]:
+    """Return group and both places of each pair of neighbours in a group."""
+    places: dict[str, list[int]] = {}
+    for i, layer in enumerate(layers):
+        if layer.coupled:
+            places.setdefault(layer.group, []).append(i)
+    return [(label, a, b) for label, members in places.items() for a, b in pairwise(members)]
+
+
+def _arc_height(first: int, last: int) -> int:
+    return min(14 + 7 * (last - first), 80)
 
 
 class ScoreAxis:
@@ -120,9 +132,9 @@ def histogram(layers: Sequence[LayerReport], axis: ScoreAxis) -> str:
     """Return the distribution of all scores, removed kernels on top of kept ones."""
     kept, removed = _split(layers, axis)
     most = max(a + b for a, b in zip(kept, removed, strict=True)) or 1
-    across, up = _WIDTH - _LEFT - 10, _HEIGHT - _BOTTOM - _TOP
-    wide = across / _BINS
-    parts = [_frame(axis.value, f"score ({'powers of ten' if axis.is_log else 'linear'})", most, "kernels")]
+    up, wide = _HEIGHT - _BOTTOM - _TOP, (_across(1) - _across(0)) / _BINS
+    ticks = [(i / 4, plain(axis.value(i / 4))) for i in range(5)]
+    parts = [_frame(ticks, (f"score ({'powers of ten' if axis.is_log else 'linear'})", "kernels"), 0, most)]
     for i, (a, b) in enumerate(zip(kept, removed, strict=True)):
         x, base = _LEFT + i * wide, _HEIGHT - _BOTTOM
         for count, colour, word, below in ((a, KEPT, "kept", 0), (b, REMOVED, "removed", a)):
@@ -156,49 +168,59 @@ def _split(layers: Sequence[LayerReport], axis: ScoreAxis) -> tuple[list[int], l
     return axis.counts([s for s, gone in pairs if not gone]), axis.counts([s for s, gone in pairs if gone])
 
 
-def line(name: str, title: str, points: Sequence[tuple[float, float]], x_label: str, y_label: str) -> str:
-    """Return measured points joined by a line; values are in the points' hover text as well."""
+def line(
+    name: str,
+    title: str,
+    points: Sequence[tuple[float, float]],
+    labels: tuple[str, str],
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> str:
+    """Return measured points joined by a line; values are in the points' hover text as well.
+
+    `labels` are those of x and y; the y axis ends within `limits`.
+    """
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    low_x, high_x = min(xs), max(xs)
-    low, high = min(ys), max(ys)
-    pad = 0.08 * (high - low) or max(abs(high) * 0.05, 1e-9)
-    low, high, wide = low - pad, high + pad, (high_x - low_x) or 1.0
+    left, right = min(xs), max(xs)
+    pad = 0.1 * (max(ys) - min(ys)) or max(abs(max(ys)) * 0.05, 1e-9)
+    low, high, wide = max(min(ys) - pad, limits[0]), min(max(ys) + pad, limits[1]), (right - left) or 1.0
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across, up = _WIDTH - _LEFT - 24, _HEIGHT - _BOTTOM - _TOP
-        return _LEFT + 8 + across * (x - low_x) / wide, _HEIGHT - _BOTTOM - up * (y - low) / (high - low)
+        return _across((x - left) / wide), _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (y - low) / (high - low)
 
     ends = [place(x, y) for x, y in points]
-    parts = [_frame(lambda share: low_x + share * wide, x_label, high, y_label, low)]
-    parts.append(
-        f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in ends)}" fill="none" stroke="{KEPT}" '
-        'stroke-width="2"/>'
-    )
+    # The points' own places where there is room for them, else five equal steps.
+    shares = [(x - left) / wide for x in xs] if len(xs) <= _TICKS else [i / 4 for i in range(5)]
+    parts = [_frame([(share, plain(left + share * wide)) for share in shares], labels, low, high)]
+    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in ends)
+    parts.append(f'<polyline points="{drawn}" fill="none" stroke="{KEPT}" stroke-width="2"/>')
     for (x, y), (across, up) in zip(points, ends, strict=True):
         parts.append(
-            f'<circle cx="{across:.1f}" cy="{up:.1f}" r="4.5" fill="{KEPT}"><title>{escape(x_label)} {plain(x)}: '
-            f"{escape(y_label)} {y:.6g}</title></circle>"
+            f'<circle cx="{across:.1f}" cy="{up:.1f}" r="4.5" fill="{KEPT}"><title>{escape(labels[0])} {plain(x)}: '
+            f"{escape(labels[1])} {y:.6g}</title></circle>"
         )
     return _svg(name, title, parts)
 
 
-def _frame(x_value: Callable[[float], float], x_label: str, high: float, y_label: str, low: float = 0.0) -> str:
-    """Return axes with five numbers along x and three along y."""
-    base, right = _HEIGHT - _BOTTOM, _WIDTH - 10
-    parts = [f'<path d="M{_LEFT} {_TOP}V{base}H{right}" fill="none" stroke="#888"/>']
-    for i in range(5):
-        x = _LEFT + i * (right - _LEFT) / 4
-        anchor = "start" if i == 0 else "end" if i == 4 else "middle"
-        parts.append(f'<text x="{x:.0f}" y="{base + 16}" text-anchor="{anchor}">{plain(x_value(i / 4))}</text>')
+def _across(share: float) -> float:
+    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _frame(ticks: Sequence[tuple[float, str]], labels: tuple[str, str], low: float, high: float) -> str:
+    """Return axes: `ticks` are shares of the x axis and their texts; three numbers stand along y."""
+    base = _HEIGHT - _BOTTOM
+    parts = [f'<path d="M{_LEFT} {_TOP}V{base}H{_across(1):.0f}" fill="none" stroke="#888"/>']
+    parts += [
+        f'<text x="{_across(share):.0f}" y="{base + 18}" text-anchor="middle">{text}</text>' for share, text in ticks
+    ]
     for share in (0.0, 0.5, 1.0):
         y, value = base - share * (base - _TOP), low + share * (high - low)
         shown = f"{value:.4g}" if abs(high) < 1000 else plain(round(value))
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{shown}</text>')
-    parts.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 5:.0f}" text-anchor="end">{shown}</text>')
+        parts.append(f'<path d="M{_LEFT} {y:.1f}H{_across(1):.0f}" stroke="#e5e8eb"/>')
     middle = (_TOP + base) / 2
-    parts.append(
-        f'<text x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">{escape(y_label)}</text>'
-    )
+    parts.append(f'<text x="{_across(0.5):.0f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(labels[0])}</text>')
+    turned = f'transform="rotate(-90 16 {middle})"'
+    parts.append(f'<text x="16" y="{middle}" text-anchor="middle" {turned}>{escape(labels[1])}</text>')
     return "".join(parts)
 
 

@@ -15,7 +15,7 @@ from .style import SCRIPT, STYLE
 _MATRIX_CLASSES = 24
 _MISTAKES = 20
 #: The page lets no browser fetch anything.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _LEGEND = (
     '<div class="legend"><span><i class="kept"></i>kept</span><span><i class="removed"></i>removed</span>'
     '<span><i class="fixed"></i>fixed, can never leave</span></div>'
@@ -131,10 +131,9 @@ def _history(report: Report) -> str:
         + "</tr>"
         for i, step in enumerate(steps, 1)
     )
-    points = [(float(i), float(step["kernel_num"])) for i, step in enumerate(steps, 1)]
-    drawn = ""
-    if len(points) > 1:
-        drawn = charts.line("history", "Kernels gone after each step", points, "step", "kernels gone")
+    points = [(0.0, 0.0), *((float(i), float(step["kernel_num"])) for i, step in enumerate(steps, 1))]
+    labels = ("step", "kernels gone")
+    drawn = charts.line("history", "Kernels gone after each step", points, labels, (0.0, points[-1][1] or 1.0))
     return (
         f'<h2>Steps</h2>{drawn}<div class="scroll"><table id="steps"><thead><tr>'
         + "".join(f'<th class="num">{head}</th>' for head in heads)
@@ -148,7 +147,7 @@ def _curve(report: Report) -> str:
         return ""
     points = [(x, 100 * y) for x, y in report.curve]
     drawn = charts.line(
-        "curve", "Accuracy against percentage", points, "percent of the target removed", "accuracy in %"
+        "curve", "Accuracy against percentage", points, ("percent of the target removed", "accuracy in %"), (0.0, 100.0)
     )
     return f"<h2>Accuracy against percentage</h2>{drawn}"
 

@@ -25,10 +25,10 @@ p{margin:.4rem 0}.dim{color:var(--dim);font-size:.9rem}
 .legend i,.dot{display:inline-block;width:.9em;height:.9em;border-radius:2px;margin-right:.35em;vertical-align:-.08em}
 .kept{background:var(--kept)}.fixed{background:var(--fixed)}
 .removed{background:repeating-linear-gradient(45deg,var(--removed) 0 4px,#f6d48f 4px 6px)}
-.layer{display:grid;grid-template-columns:minmax(120px,22rem) 1fr 6.5rem;gap:.6rem;align-items:center;
+.layer{display:grid;grid-template-columns:minmax(120px,20rem) 1fr 8.5rem;gap:.6rem;align-items:center;
  padding:.15rem 0;break-inside:avoid}
 .layer .name{overflow-wrap:anywhere;font-size:.9rem;line-height:1.2}
-.layer .sum{font-size:.85rem;text-align:right;font-variant-numeric:tabular-nums;color:var(--dim)}
+.layer .sum{font-size:.85rem;text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums;color:var(--dim)}
 .bar{display:flex;height:16px;background:#fff;min-width:4px}.bar span{height:100%;min-width:1px}
 .tag{display:inline-block;min-width:1.5em;text-align:center;border-radius:4px;padding:0 .3em;margin-right:.4em;
  font-size:.8rem;font-weight:600;border:2px solid var(--line);background:#fff;color:var(--ink)}
@@ -36,18 +36,21 @@ p{margin:.4rem 0}.dim{color:var(--dim);font-size:.9rem}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .5rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 th{white-space:nowrap;background:var(--soft)}
-td.num,th.num{text-align:right}td.why{min-width:14rem}td.long{overflow-wrap:anywhere;min-width:8rem}
+td.num,th.num{text-align:right}td.why{min-width:14rem}td.long{overflow-wrap:anywhere;min-width:13rem}
 th button{font:inherit;border:0;background:none;color:inherit;cursor:pointer;padding:0}
 th[aria-sort=ascending] button::after{content:" \\25B2"}th[aria-sort=descending] button::after{content:" \\25BC"}
 table.confusion td{text-align:right;min-width:2.2rem;border:1px solid #fff}
 .pair{display:flex;flex-wrap:wrap;gap:1.5rem}.pair>div{max-width:100%}
 svg{display:block;max-width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:var(--dim)}
+#network{max-width:none}
 svg.strip{width:100%;height:28px;max-width:none}
 pre{background:var(--soft);border:1px solid var(--line);border-radius:6px;padding:.7rem;white-space:pre-wrap;
  overflow-wrap:anywhere;font-size:.88rem}
-@media(max-width:640px){body{padding:.7rem;font-size:15px}.layer{grid-template-columns:1fr 6.5rem}
+@media(max-width:640px){body{padding:.7rem;font-size:15px}.layer{grid-template-columns:1fr 8.5rem}
+ svg text{font-size:18px}#network text{font-size:12px}
  .layer .name{grid-column:1/3}.layer .bar,.layer .strip{grid-column:1}.cards{grid-template-columns:1fr 1fr}}
-@media print{body{max-width:none;padding:0;font-size:11px}.scroll{overflow:visible}h2{break-after:avoid}
+@media print{body{max-width:none;padding:0;font-size:11px}.scroll{overflow:visible}#network{max-width:100%}
+ h2{break-after:avoid}
  tr{break-inside:avoid}table{font-size:9px}td.why{min-width:0}}
 """
 

@@ -84,6 +84,15 @@ def prune(
         ),
     ] = None,
     runs: Runs = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html",
+            help="Also write a page that shows all of it, and its numbers beside it (.json, .csv).",
+            rich_help_panel="Output",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Remove the kernels that matter least to the images, and refit what read them.
 
@@ -99,7 +108,9 @@ def prune(
         dlprune prune model.onnx --images list.csv -p 10 -o smaller.onnx --range 0 1 --mean 0.485,0.456,0.406
         --std 0.229,0.224,0.225 --fit crop --resize 256 --json
     """
+    import dlprune as ha
     from dlprune.imagefiles import ImagesError, stratified_part
+    from dlprune.report.files import report_path
 
     from ..job import PruningJob, run
     from ..output import Output
@@ -109,6 +120,15 @@ def prune(
         raise typer.BadParameter("The model itself would be replaced; give another name.", param_hint="--out")
     if not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"There is no folder {str(out.parent)!r}.", param_hint="--out")
+    if report is not None:
+        try:
+            path = report_path(str(report))  # tell what is wrong with it before the work, not after
+        except ha.HOperatorError as error:
+            raise typer.BadParameter(error.extended_error_message, param_hint="--report") from None
+        written = {path.with_suffix(suffix).resolve() for suffix in (".json", ".csv", path.suffix)}
+        for given in (images, test_images, resume, model, out):
+            if given is not None and Path(given).resolve() in written:
+                raise typer.BadParameter(f"{str(given)!r} would be replaced; give another name.", param_hint="--report")
     output = Output(output_options)
     handle, classifier = open_model(model, model_options, batch_size)
     classifier.require_classification("dlprune prune")
@@ -140,6 +160,7 @@ def prune(
             state_file=resume or out.with_name(out.name + ".state"),
             resume=resume,
             runs=runs,
+            report=report,
         ),
         output,
     )
