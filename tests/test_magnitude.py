@@ -18,6 +18,8 @@ import dlprune as ha
 from dlprune import errors, sparsity
 from dlprune.model import unwrap_model
 from dlprune.sparsestorage import SparseStorageError, make_dense
+from dlprune.sparsity.operators import magnitude_of
+from dlprune.sparsity.strip import kept_kernels
 
 KINDS = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[N,4,6,6] x) => (float[N,3] y)
@@ -476,3 +478,71 @@ def test_damaged_sparse_weights_are_refused(positions: list[int], dims: list[int
     proto.graph.sparse_initializer.append(sparse)
     with pytest.raises(SparseStorageError, match=message):
         make_dense(proto, 1 << 30)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_weights_behind_moves_and_in_half_precision(tmp_path: Path, dtype: str):
+    """A matrix that the graph transposes is seen as its reader sees it; half precision stays half precision."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    net ({dtype}[N,3,4,4] x) => ({dtype}[N,2] y)
+    <float[4,3,3,3] w, float[2,4] m> {{
+      a = Conv(x, w)
+      b = GlobalAveragePool(a)
+      c = Flatten(b)
+      t = Transpose<perm = [1,0]>(m)
+      y = MatMul(c, t)
+    }}"""
+    proto = models.model(text)
+    if dtype == "float16":
+        for tensor in proto.graph.initializer:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    model = ha.read_dl_model(models.saved(proto, tmp_path / "moved.onnx"))
+    before = weights(model)
+    pruning = now(model, "block_height=-1,block_pooling_function=MAX")
+    masks = sparsity.get_masks(pruning)
+    assert list(masks) == ["w", "m"]
+    rows = np.abs(before["m"]).max(axis=1)
+    assert np.array_equal(masks["m"], np.repeat(rows[:, None] == rows.max(), 4, axis=1)), "one output of two stays"
+    sparse = weights(ha.gen_dl_pruned_model(model, pruning))
+    assert sparse["w"].dtype == before["w"].dtype
+    assert np.array_equal(sparse["w"] != 0, masks["w"])
+
+
+def test_networks_without_convolution_are_pruned_too(tmp_path: Path):
+    """Dense layers are enough for this mode, though not for those that remove kernels."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[N,1,4,4] x) => (float[N,3] y)
+    <float[16,8] m, float[8,3] n> {
+      a = Flatten(x)
+      b = MatMul(a, m)
+      c = Relu(b)
+      y = MatMul(c, n)
+    }"""
+    pruning = now(ha.read_dl_model(models.saved(models.model(text), tmp_path / "dense.onnx")))
+    assert ha.get_dl_pruning_param(pruning, "weight_sparsity") == [0.5, 0.5]
+
+
+def test_a_model_without_such_weights_is_refused(tmp_path: Path):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[N,4,4,4] x) => (float[N,4] y)
+    <float[4,1,3,3] depth> {
+      a = Conv<group = 4>(x, depth)
+      b = GlobalAveragePool(a)
+      y = Flatten(b)
+    }"""
+    model = ha.read_dl_model(models.saved(models.model(text), tmp_path / "depth.onnx"))
+    with pytest.raises(ha.HOperatorError) as error:
+        ha.create_dl_pruning(model, "magnitude", [])
+    assert error.value.error_code == errors.H_ERR_DL_PRUNING_UNSUPPORTED_BY_CNN
+
+
+def test_grouped_transposed_kernels_leave_when_empty(tmp_path: Path):
+    """The kernels of all groups share columns of the stored weight; each is judged by its own inputs."""
+    model = kinds(tmp_path)
+    data = sparsity.prune_low_magnitude(model, sparsity.ConstantSparsity(0.5, 0))
+    sparsity.update_pruning_step(model, data)
+    payload = magnitude_of(data, 1)
+    weight = next(one for one in payload.weights if one.name == "up")
+    mask = np.ones((8, 2, 2, 2), bool)
+    mask[4:, 1] = False  # group 1, its second kernel: kernel 3 of four
+    assert kept_kernels(mask, weight).tolist() == [True, True, True, False]
