@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from models import model as onnx_model
 from models import plain, saved
+from PIL import Image
 from typer.testing import CliRunner
 
 import dlprune as ha
@@ -269,6 +270,23 @@ def test_prune_writes_the_report_with_the_figures_that_it_prints(
     assert np.trace(found["confusion"]["after"]) / 6 == found["figures"]["accuracy"]["after"]
     assert len(found["history"]) == 5
     Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+
+
+def test_plots_are_png_files_in_a_new_folder(tmp_path: Path) -> None:
+    code, printed = prune(tmp_path, "--plots", str(tmp_path / "new" / "plots"))
+    assert code == 0, printed
+    for name in ("layers", "scores", "steps", "confusion"):
+        with Image.open(tmp_path / "new" / "plots" / f"{name}.png") as image:
+            assert image.size[0] > 500
+            assert len(image.convert("RGB").getcolors(1 << 24) or []) > 5  # something is drawn
+    assert not (tmp_path / "new" / "plots" / "accuracy.png").exists()  # no measured points were given
+
+
+def test_without_matplotlib_plots_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    code, printed = prune(tmp_path, "--plots", str(tmp_path))
+    assert code == 1
+    assert "dlprune[plots]" in printed
 
 
 @pytest.mark.parametrize("name", ["report.txt", "missing/report.html", "images.html"])

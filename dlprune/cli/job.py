@@ -19,6 +19,7 @@ from dlprune.preprocessing import Preprocessing
 from dlprune.pruning import scored_data
 from dlprune.report.content import Measures, Pair, gather, test_of
 from dlprune.report.files import write_report
+from dlprune.report.plots import write_plots
 
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
 from .output import Output
@@ -51,6 +52,7 @@ class PruningJob:
     resume: Path | None = None
     runs: int | None = None
     report: Path | None = None
+    plots: Path | None = None
 
 
 def run(job: PruningJob, output: Output) -> None:
@@ -80,15 +82,19 @@ def run(job: PruningJob, output: Output) -> None:
     tell_skipped(job.data, output)
     if job.test is not job.data:
         tell_skipped(job.test, output)
-    if job.report is not None:
-        _report(job, state, classifiers, figures)
-        output.note(f"Report: {job.report}")
+    if job.report is not None or job.plots is not None:
+        _report(job, state, classifiers, figures, output)
     _print(job, state, figures, output)
 
 
-def _report(job: PruningJob, state: ScoringState, classifiers: tuple[Classifier, Classifier], figures: Figures) -> None:
-    """Write the page, with what has been measured already."""
-    assert job.report is not None
+def _report(
+    job: PruningJob,
+    state: ScoringState,
+    classifiers: tuple[Classifier, Classifier],
+    figures: Figures,
+    output: Output,
+) -> None:
+    """Write page and figures, with what has been measured already."""
     params = classifiers[0].params
     test = None
     if figures.evaluation is not None:
@@ -104,7 +110,13 @@ def _report(job: PruningJob, state: ScoringState, classifiers: tuple[Classifier,
     )
     command = shlex.join(["dlprune", *sys.argv[1:]])
     data = scored_data(state.pruning, 1)
-    write_report(gather(data, *classifiers, measures, name=job.model_file.name, command=command), job.report)
+    report = gather(data, *classifiers, measures, name=job.model_file.name, command=command)
+    if job.report is not None:
+        write_report(report, job.report)
+        output.note(f"Report: {job.report}")
+    if job.plots is not None:
+        for path in write_plots(report, job.plots):
+            output.note(f"Figure: {path}")
 
 
 def _evaluation(job: PruningJob, written: ha.HHandle, output: Output) -> Evaluation | None:

@@ -59,9 +59,11 @@ def _head(report: Report, title: str) -> str:
     if test is not None:
         cards.append(_card("accuracy", f"accuracy on {test.image_num:,} images", test.accuracy, _percent, points=True))
     results = report.results
+    images_scored = results["scored_image_num"]
+    scored = f"scored on {images_scored:,} images" if images_scored else "scored by their weights alone"
     text = (
         f"{results['pruned_kernel_num']:,} of {results['prunable_kernel_num']:,} removable kernels "
-        f"({results['pruned_percentage']:.2f} %) were removed, scored on {results['scored_image_num']:,} images."
+        f"({results['pruned_percentage']:.2f} %) were removed, {scored}."
     )
     if test is not None:
         text += f" Both models decide alike on {100 * test.agreement:.2f} % of the test images."
@@ -74,9 +76,9 @@ def _card(key: str, name: str, pair: Pair, show: Callable[[float], str], points:
     else:
         before, after = (show(one) for one in (pair.before, pair.after))
         if points:
-            change = f"{100 * (pair.after - pair.before):+.2f} points"
+            change = f"{100 * (pair.after - pair.before):+.2f}\N{NO-BREAK SPACE}points"
         else:
-            change = f"{100 * (pair.after / pair.before - 1):+.1f} %" if pair.before else "–"
+            change = f"{100 * (pair.after / pair.before - 1):+.1f}\N{NO-BREAK SPACE}%" if pair.before else "–"
         values = f'data-before="{pair.before!r}" data-after="{pair.after!r}"'
         shown = f'<b {values}>{after}</b><span class="was">before {before} · {change}</span>'
     return f'<div class="card" id="card-{key}"><span class="name">{escape(name)}</span>{shown}</div>'

@@ -93,6 +93,15 @@ def prune(
             show_default=False,
         ),
     ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also write the figures of the report as PNG files; needs the extra 'plots'.",
+            rich_help_panel="Output",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Remove the kernels that matter least to the images, and refit what read them.
 
@@ -111,6 +120,7 @@ def prune(
     import dlprune as ha
     from dlprune.imagefiles import ImagesError, stratified_part
     from dlprune.report.files import report_path
+    from dlprune.report.plots import require_matplotlib
 
     from ..job import PruningJob, run
     from ..output import Output
@@ -120,6 +130,10 @@ def prune(
         raise typer.BadParameter("The model itself would be replaced; give another name.", param_hint="--out")
     if not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"There is no folder {str(out.parent)!r}.", param_hint="--out")
+    if plots is not None:
+        require_matplotlib()
+        if plots.exists() and not plots.is_dir():
+            raise typer.BadParameter(f"{str(plots)!r} is no folder.", param_hint="--plots")
     if report is not None:
         try:
             path = report_path(str(report))  # tell what is wrong with it before the work, not after
@@ -161,6 +175,7 @@ def prune(
             resume=resume,
             runs=runs,
             report=report,
+            plots=plots,
         ),
         output,
     )

@@ -1,0 +1,142 @@
+"""The figures of a report as PNG files, for slides and documents; needs the extra `plots`."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import files
+from ..errors import H_ERR_FILE_WR, HError, HOperatorError
+from .content import Report
+from .style import FIXED_COLOUR, KEPT, REMOVED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_DPI = 150
+_BINS = 36
+_CLASSES = 24
+
+
+def require_matplotlib() -> None:
+    """Raise HError that tells how to install matplotlib, if it is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise HError("Figures need the extra 'plots'. Install it with: pip install 'dlprune[plots]'")
+
+
+def write_plots(report: Report, folder: Path) -> list[Path]:
+    """Write layers.png and, where there is something to show, scores.png, steps.png, accuracy.png and confusion.png.
+
+    Returns the files. Raises HError (no matplotlib), HOperatorError 3142 (a file or the folder cannot be written).
+    """
+    require_matplotlib()
+    test = report.measures.test
+    wanted: list[tuple[str, bool, Callable[[Report], Figure]]] = [
+        ("layers", True, _layers),
+        ("scores", any(layer.scores for layer in report.layers), _scores),
+        ("steps", bool(report.history), _steps),
+        ("accuracy", bool(report.curve), _accuracy),
+        (
+            "confusion",
+            test is not None and test.confusion is not None and len(test.class_names) <= _CLASSES,
+            _confusion,
+        ),
+    ]
+    written = []
+    for name, is_there, draw in wanted:
+        if not is_there:
+            continue
+        stream, path = io.BytesIO(), folder / f"{name}.png"
+        draw(report).savefig(stream, format="png", dpi=_DPI)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.replace(path, stream.getvalue())
+        except (OSError, ValueError) as error:
+            raise HOperatorError(H_ERR_FILE_WR, f"{str(path)!r} cannot be written: {error}.") from None
+        written.append(path)
+    return written
+
+
+def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure that belongs to no window."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
+
+
+def _names(axis: Any, names: list[str], **options: Any) -> None:
+    """Put names at 0, 1, …; a dollar in a name is a dollar, no formula."""
+    axis.set_ticks(range(len(names)), names, **options)
+    for label in axis.get_ticklabels():
+        label.set_parse_math(False)
+
+
+def _layers(report: Report) -> Figure:
+    layers = report.layers
+    figure, (axes,) = _figure(8, min(1.2 + 0.22 * len(layers), 60))
+    start = np.zeros(len(layers))
+    parts = (("kept", KEPT, ""), ("removed", REMOVED, "///"), ("fixed", FIXED_COLOUR, ""))
+    for name, colour, hatch in parts:
+        counts = np.array([getattr(layer, name) for layer in layers])
+        axes.barh(range(len(layers)), counts, left=start, color=colour, hatch=hatch, edgecolor="white", label=name)
+        start += counts
+    _names(axes.yaxis, [layer.name for layer in layers], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("kernels")
+    axes.legend()
+    return figure
+
+
+def _scores(report: Report) -> Figure:
+    pairs = [pair for layer in report.layers for pair in zip(layer.scores, layer.gone, strict=True)]
+    figure, (axes,) = _figure(7, 3.5)
+    parts = [[score for score, gone in pairs if gone is which] for which in (False, True)]
+    axes.hist(parts, bins=_BINS, stacked=True, color=[KEPT, REMOVED], label=["kept", "removed"])
+    axes.set_xlabel("score")
+    axes.set_ylabel("kernels")
+    axes.legend()
+    return figure
+
+
+def _steps(report: Report) -> Figure:
+    figure, (axes,) = _figure(7, 3.5)
+    axes.plot([0, *(step["kernel_num"] for step in report.history)], color=KEPT, marker="o")
+    axes.set_xticks(range(len(report.history) + 1))
+    axes.set_xlabel("step")
+    axes.set_ylabel("kernels gone")
+    return figure
+
+
+def _accuracy(report: Report) -> Figure:
+    figure, (axes,) = _figure(7, 3.5)
+    axes.plot([x for x, _ in report.curve], [100 * y for _, y in report.curve], color=KEPT, marker="o")
+    axes.set_xlabel("percent of the target removed")
+    axes.set_ylabel("accuracy in %")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def _confusion(report: Report) -> Figure:
+    test = report.measures.test
+    assert test is not None
+    assert test.confusion is not None
+    size = 2.0 + 0.3 * len(test.class_names)
+    figure, both = _figure(2 * size, size, columns=2)
+    for axes, table, title in zip(both, test.confusion, ("before", "after"), strict=True):
+        axes.imshow(table / np.maximum(table.sum(axis=1, keepdims=True), 1), cmap="cividis_r", vmin=0, vmax=1)
+        for (i, j), count in np.ndenumerate(table):
+            if count:
+                axes.text(j, i, str(count), ha="center", va="center", color="white" if i == j else "black", fontsize=8)
+        _names(axes.xaxis, list(test.class_names), rotation=90)
+        _names(axes.yaxis, list(test.class_names))
+        axes.set_title(title)
+        axes.set_xlabel("taken for")
+        axes.set_ylabel("is")
+    return figure
