@@ -612,13 +612,13 @@ def test_large_depthwise_kernels(op_type: str, multiplier: int, stride: int, wid
     assert check(op_type, Case([x, w], attributes, wanted=(0, 1))) <= TOLERANCE
 
 
-@pytest.mark.parametrize("size", [5, 30])
+@pytest.mark.parametrize(("size", "channels"), [(5, 9), (5, 33), (18, 33)])
 @pytest.mark.parametrize(("strides", "pads"), [([1, 1], [1, 0, 2, 1]), ([2, 1], [0, 0, 0, 0]), ([1, 2], [2, 1, 1, 0])])
-def test_kernels_of_many_channels(strides: list[int], pads: list[int], size: int) -> None:
-    """From eight channels on, positions of the kernel are worked off one by one, with or without joined samples."""
+def test_kernels_of_many_channels(strides: list[int], pads: list[int], size: int, channels: int) -> None:
+    """From eight channels on, kernels are worked off by rows or positions, with or without joined samples."""
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((2, 9, size, size)), rng.standard_normal((8, 9, 3, 2))
-    attributes = {"strides": strides, "dilations": [1, 2], "pads": pads}
+    x, w = rng.standard_normal((2, channels, size, size)), rng.standard_normal((8, channels, 3, 2))
+    attributes = {"strides": strides, "dilations": [2, 1], "pads": pads}
     assert check("Conv", Case([x, w, rng.standard_normal(8)], attributes, wanted=(0, 1, 2))) <= TOLERANCE
 
 

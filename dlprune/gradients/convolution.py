@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from dlprune.gradients.axis import dilate_axis
 from dlprune.gradients.kernel import correlation, swapped
 from dlprune.gradients.rule import GradientError, Partials, Site, gradient
 from dlprune.gradients.window import Window, place, window_of
+
+#: Positions of a depthwise kernel from which on it pays to avoid ConvTranspose.
+_LARGE_KERNEL = 16
 
 
 @gradient("Conv")
@@ -33,14 +38,17 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
 
     With stride 1 this is a Conv with flipped, group-wise transposed kernels: up to four times as fast as ConvTranspose.
     Otherwise a ConvTranspose whose output_padding restores the positions that the stride left over (with output_shape
-    ONNX Runtime would compute the pads anew).
+    ONNX Runtime would compute the pads anew), unless it pays to put zeros between the positions of dy.
     """
     weight = n.array(1)
-    if window.unit_stride:
+    spread = weight is None and _worth_spreading(n, window, group)
+    if window.unit_stride or spread:
         kernels = transposed(weight, group) if weight is not None else swapped(n, n.shape(1), group)
         before = [e - 1 - b for e, b in zip(window.extent, window.begin, strict=True)]
         after = [s - c + b + e - 1 for s, c, b, e in zip(*_lists(window), strict=True)]
         value = n.dy
+        if spread:
+            value = _spread(n, window)
         if min(before + after) < 0:
             value = place(n.writer, value, [min(0, v) for v in before], [min(0, v) for v in after])
         pads = [max(0, v) for v in before + after]
@@ -58,6 +66,21 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
         pads=[*window.begin, *end_pads],
         output_padding=[max(0, v) for v in restored],
     )
+
+
+def _worth_spreading(n: Site, window: Window, group: int) -> bool:
+    """Tell whether a strided depthwise convolution with large kernels is fast enough to run over zeros as well."""
+    depthwise = group == n.shape(1)[0] == n.shape(0)[1]
+    return n.writer.fast_depthwise and depthwise and window.rank == 2 and math.prod(window.kernel) >= _LARGE_KERNEL
+
+
+def _spread(n: Site, window: Window) -> ir.Value:
+    """Put zeros between the positions of dy that a stride leaves out."""
+    value, shape = n.dy, list(n.out_shape())
+    for axis, step in enumerate(window.strides, 2):
+        value = dilate_axis(n.writer, value, shape, axis, step)
+        shape[axis] = (shape[axis] - 1) * step + 1
+    return value
 
 
 def _lists(window: Window) -> tuple[Sequence[int], ...]:

@@ -16,6 +16,8 @@ _SWAPPED = "dlprune.swapped"
 _FEW_POSITIONS = 9
 #: Below so many channels a product per position is too small to be fast.
 _FEW_CHANNELS = 8
+#: Up to so many channels, cutting out costs more than multiplying.
+_NARROW_CHANNELS = 32
 #: Depthwise: widest map whose columns are all multiplied with each other, by number of positions.
 _NARROW, _NARROW_FOR_LARGE = 48, 64
 _LARGE_KERNEL = 16
@@ -27,8 +29,10 @@ def correlation(n: Site, image: ir.Value, field: ir.Value, channels: tuple[int, 
     Which way is fastest was measured on one core (NumPy-like notation; L = positions of the field):
 
     - 1×1: one product [M, L]·[L, C] per sample, summed.
-    - up to 3×3 with stride 1: the same for each position, of which the image is cut out.
-    - depthwise on narrow maps: see `_by_columns`; large kernels on wide maps: see `_one_group_per_sample`.
+    - up to 3×3 with stride 1: the same for each position, of which the image is cut out; with few channels the image is
+      shifted to all columns at once, and the field to one row at a time.
+    - depthwise: where that is fast (see Writer.fast_depthwise), or for large kernels on wide maps, see
+      `_one_group_per_sample`; else, on narrow maps, see `_by_columns`.
     - everything else: the image shifted to all positions at once, by a convolution with one-hot kernels.
 
     Args:
@@ -65,6 +69,8 @@ class _Correlation:
         large = self._positions >= _LARGE_KERNEL
         if self._positions == 1:
             product = self._product(self._columns_of_one(), self._channels)
+        elif depthwise and self._n.writer.fast_depthwise and window.rank == 2:
+            product = self._one_group_per_sample()
         elif depthwise and self._fields == self._channels and window.rank == 2 and self._narrow(large):
             product = self._by_columns()
         elif depthwise and large:
@@ -75,7 +81,8 @@ class _Correlation:
             and self._positions <= _FEW_POSITIONS
             and min(self._channels, self._fields) >= _FEW_CHANNELS
         ):
-            product = self._position_by_position()
+            narrow = window.rank == 2 and max(self._channels, self._fields) <= _NARROW_CHANNELS
+            product = self._row_by_row() if narrow else self._position_by_position()
         else:
             product = self._product(self._one_hot_columns(), self._channels * self._positions)
         return self._n.reshape(product, (self._fields, self._channels // self._group, *window.kernel))
@@ -151,6 +158,32 @@ class _Correlation:
                 product = n.op("ReduceSum", n.op("MatMul", field, right), [0], keepdims=0)
             products.append(n.reshape(product, (fields, channels, 1)))
         return n.op("Concat", *products, axis=2)
+
+    def _row_by_row(self) -> ir.Value:
+        """Return [M, C, kh, kw]: the image shifted to all columns of the kernel, the field to one row at a time."""
+        n, window = self._n, self._window
+        batch, fields, channels = self._batch, self._fields, self._channels
+        rows, columns = window.kernel
+        height = window.covered[0]
+        one_hot = np.tile(np.eye(columns, dtype=np.float32), (channels, 1))
+        shifted = n.op(
+            "Conv",
+            self._image,
+            one_hot.reshape(channels * columns, 1, 1, columns),
+            group=channels,
+            dilations=[1, window.dilations[1]],
+            pads=[*self._before, *self._after],
+        )
+        shifted = n.reshape(shifted, (batch, channels * columns, height * window.out[1]))
+        products = []
+        for row in range(rows):
+            start = row * window.dilations[0]
+            placed = place(n.writer, self._field, [start, 0], [height - window.out[0] - start, 0])
+            flat = n.reshape(placed, (batch, fields, height * window.out[1]))
+            product = n.op("MatMul", shifted, n.op("Transpose", flat, perm=[0, 2, 1]))
+            products.append(n.op("ReduceSum", product, [0], keepdims=1))
+        together = n.reshape(n.op("Concat", *products, axis=0), (rows, channels, columns, fields))
+        return n.op("Transpose", together, perm=[3, 1, 0, 2])
 
     # --- depthwise kernels --------------------------------------------------------------------------------------------
 

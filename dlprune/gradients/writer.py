@@ -50,6 +50,8 @@ class Writer:
             prefix += "_"
         #: Begins every name that this writer makes, and no other name of the graph.
         self.prefix = prefix
+        #: Whether depthwise convolutions are fast even where their kernels are not constant (see training.blocked).
+        self.fast_depthwise = False
         self._count = 0
         self._shared: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 

@@ -84,14 +84,16 @@ def build(model: ir.Model, input_name: str, output_name: str, recipe: Recipe, bl
         LiftError: the model cannot be converted to opset 18.
         TrainGraphError: nothing is left to train, or a batch is too small for its statistics.
     """
-    graph = _Assembly(model, input_name, output_name, recipe).build()
+    graph = _Assembly(model, input_name, output_name, recipe, fast_depthwise=block > 0).build()
     if block:
         block_convolutions(graph.model, block)
     return graph
 
 
 class _Assembly:
-    def __init__(self, model: ir.Model, input_name: str, output_name: str, recipe: Recipe) -> None:
+    def __init__(
+        self, model: ir.Model, input_name: str, output_name: str, recipe: Recipe, *, fast_depthwise: bool
+    ) -> None:
         self._recipe = recipe
         wanted = [value.name or "" for value in trainable_weights(model)]
         self._kernels = frozenset(value.name or "" for value in kernels(model))
@@ -102,6 +104,7 @@ class _Assembly:
         self._normalizations = [] if recipe.frozen_statistics else self._use_batch_statistics()
         simplify(lifted, gather_facts(lifted, {input_name: recipe.shape}))
         self._writer = Writer(self._graph, "train")
+        self._writer.fast_depthwise = fast_depthwise
         self._sheet = Sheet(self._graph, self._writer, Names(self._writer.prefix))
         self._images = next(value for value in self._graph.inputs if value.name == input_name)
         self._images.name = self._name(IMAGES)
