@@ -49,7 +49,7 @@ def _bytes(sparse: onnx.SparseTensorProto) -> int:
     dims = list(sparse.dims)
     if any(dim < 0 for dim in dims):
         raise SparseStorageError(f"sparse weight {sparse.values.name!r} has a negative dimension ({dims})")
-    return math.prod(dims) * onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize
+    return int(math.prod(dims) * onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize)
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> NDArray[Any]:
