@@ -46,10 +46,12 @@ def exact_mask(magnitudes: Matrix, sparsity: float) -> Masked:
     flat = magnitudes.reshape(-1)
     if not flat.size:
         return Masked(np.ones(magnitudes.shape, np.bool_), 0.0)
-    kept = np.argsort(-flat, kind="stable")[: kept_number(flat.size, sparsity)]
-    mask = np.zeros(flat.size, np.bool_)
-    mask[kept] = True
-    return Masked(mask.reshape(magnitudes.shape), float(flat[kept[-1]]))
+    kept = kept_number(flat.size, sparsity)
+    threshold = np.partition(flat, flat.size - kept)[flat.size - kept]
+    mask = flat > threshold
+    ties = np.flatnonzero(flat == threshold)
+    mask[ties[: kept - np.count_nonzero(mask)]] = True
+    return Masked(mask.reshape(magnitudes.shape), float(threshold))
 
 
 def histogram_mask(
@@ -94,7 +96,7 @@ def pool_blocks(matrix: Matrix, block: tuple[int, int], pooling: Pooling = "AVG"
     """
     height, width = block_size(matrix.shape, block)
     magnitudes = np.abs(matrix.astype(np.float64))
-    if not magnitudes.size:
+    if not magnitudes.size or (height, width) == (1, 1):
         return magnitudes
     rows, columns = (np.arange(0, size, step) for size, step in zip(matrix.shape, (height, width), strict=True))
     reduce = np.add if pooling == "AVG" else np.maximum
