@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _DPI = 150
 _BINS = 36
 _CLASSES = 24
+#: From this share on a cell is so dark that its number is white.
+_DARK = 0.5
 
 
 def require_matplotlib() -> None:
@@ -128,12 +130,15 @@ def _confusion(report: Report) -> Figure:
     assert test is not None
     assert test.confusion is not None
     size = 2.0 + 0.3 * len(test.class_names)
-    figure, both = _figure(2 * size, size, columns=2)
+    figure, both = _figure(2 * size, size + 0.6, columns=2)
     for axes, table, title in zip(both, test.confusion, ("before", "after"), strict=True):
-        axes.imshow(table / np.maximum(table.sum(axis=1, keepdims=True), 1), cmap="cividis_r", vmin=0, vmax=1)
+        shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for (i, j), count in np.ndenumerate(table):
             if count:
-                axes.text(j, i, str(count), ha="center", va="center", color="white" if i == j else "black", fontsize=8)
+                axes.text(
+                    j, i, str(count), ha="center", va="center", color="white" if shares[i, j] > _DARK else "black"
+                )
         _names(axes.xaxis, list(test.class_names), rotation=90)
         _names(axes.yaxis, list(test.class_names))
         axes.set_title(title)

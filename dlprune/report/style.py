@@ -49,9 +49,9 @@ pre{background:var(--soft);border:1px solid var(--line);border-radius:6px;paddin
 @media(max-width:640px){body{padding:.7rem;font-size:15px}.layer{grid-template-columns:1fr 8.5rem}
  svg text{font-size:18px}#network text{font-size:12px}
  .layer .name{grid-column:1/3}.layer .bar,.layer .strip{grid-column:1}.cards{grid-template-columns:1fr 1fr}}
-@media print{body{max-width:none;padding:0;font-size:11px}.scroll{overflow:visible}#network{max-width:100%}
- h2{break-after:avoid}
- tr{break-inside:avoid}table{font-size:9px}td.why{min-width:0}}
+@media print{html{font-size:11px}body{max-width:none;padding:0;font-size:11px}
+ .scroll{overflow:visible}#network{max-width:100%}h2{break-after:avoid}tr{break-inside:avoid}
+ table{font-size:8.5px}th,td{padding:.15rem .3rem}th{white-space:normal}td.why,td.long{min-width:5rem}}
 """
 
 SCRIPT: Final = """
