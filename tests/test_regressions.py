@@ -134,3 +134,21 @@ def test_scores_of_a_model_whose_shapes_depend_on_the_data_are_refused_in_words(
     keep.CopyFrom(numpy_helper.from_array(np.ones(2, np.bool_), "k"))
     with pytest.raises(ScoreGraphError, match="is not known"):
         score_graph_of(Classifier.from_proto(proto))
+
+
+def test_constants_are_computed_as_the_runtime_does_it() -> None:
+    """ONNX's reference implementation takes a BatchNormalization before opset 14 for one that is in training."""
+    proto = model(
+        """<ir_version: 8, opset_import: ["" : 12]>
+        net (float[N,3,4,4] x) => (float[N,4] y)
+        <float[6,3,3,3] w, float[2,6,1,1] c, float[6] s, float[6] b, float[6] m, float[6] var, float[4,6,1,1] v> {
+          a = Conv(x, w)
+          n = BatchNormalization(c, s, b, m, var)
+          k = ReduceMax<axes = [0], keepdims = 1>(n)
+          d = Mul(a, k)
+          e = Conv(d, v)
+          g = GlobalAveragePool(e)
+          y = Flatten(g)
+        }"""
+    )
+    assert_prunable(Classifier.from_proto(proto))
