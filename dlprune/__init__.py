@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
     )
     from dlprune.report.operators import write_dl_pruning_report
     from dlprune.sparsity.operators import get_dl_pruning_masks, update_dl_pruning_masks
-    from dlprune.training.operators import finetune_dl_model, train_dl_model_batch
+    from dlprune.training.operators import finetune_dl_model, prune_and_finetune_dl_model, train_dl_model_batch
     from dlprune.workflow import prune_dl_model
 
 __version__ = "0.1.0"
@@ -143,6 +143,7 @@ __all__ = [
     "write_dl_pruning_report",
     # Training
     "finetune_dl_model",
+    "prune_and_finetune_dl_model",
     "train_dl_model_batch",
     # Embedded example
     "demo_model_file",

@@ -189,12 +189,12 @@ class _Run:
         settings += [params.solver_type, params.batchnorm_frozen, list(params.frozen_weights)]
         return {
             "architecture": signature(self._classifier.model)[:16],
-            "weights": _digest_weights(self._classifier),
+            "weights": digest_weights(self._classifier),
             "settings": hashlib.sha256(repr(settings).encode()).hexdigest()[:16],
             "training images": len(self._training.labels),
             "training labels": _digest(self._training.labels.tobytes()),
             "validation images": 0 if self._validation is None else len(self._validation.labels),
-            "teacher": "" if self._teacher is None else _digest_weights(self._teacher),
+            "teacher": "" if self._teacher is None else digest_weights(self._teacher),
         }
 
     def go(self, resume: bool) -> Result:
@@ -310,7 +310,8 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _digest_weights(classifier: Classifier) -> str:
+def digest_weights(classifier: Classifier) -> str:
+    """Return a digest of all weights and their names."""
     digest = hashlib.sha256()
     for name, value in sorted(classifier.model.graph.initializers.items()):
         if value.const_value is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,16 @@ from ..errors import (
     HOperatorError,
 )
 from ..guard import guarded
-from ..handle import HHandle
+from ..handle import HHandle, new_handle
 from ..model import unwrap_model
 from ..parameters import bad_value, choice, count, number
 from ..samples import LABEL, Batch, images, labels, read_samples
-from ..tuples import HTuple, to_tuple
+from ..tuples import HTuple, TupleLike, to_tuple
 from .augmentation import Augmentation
 from .data import SampleData
-from .finetune import Plan, Progress, finetune
+from .finetune import Plan, Progress
+from .finetune import finetune as run_finetune
+from .rounds import Report, Rounds, run_rounds
 from .schedule import KINDS, Kind
 from .steps import train_step
 
@@ -157,16 +160,61 @@ def finetune_dl_model(
     """
     classifier = unwrap_model(dlmodel_handle, 1)
     classifier.require_classification("finetune_dl_model")
-    batch, parts = batch_and_parts(classifier, batch_size)
-    params = classifier.params
     validation = read_samples(dlsamples_validation, 3)
-    rate = (
-        params.learning_rate
-        if learning_rate is None
-        else _number("learning_rate", learning_rate, number(0, above=True))
+    plan = _plan(
+        classifier,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        schedule=schedule,
+        warmup_epochs=warmup_epochs,
+        milestones=milestones,
+        seed=seed,
+        flip=flip,
+        shift=shift,
+        crop=crop,
+        brightness=brightness,
+        patience=patience,
+        temperature=temperature,
+        distillation=distillation,
     )
-    value_range = float(params.image_range_max - params.image_range_min)
-    plan = Plan(
+    path = None if checkpoint is None else Path(checkpoint)
+    result = run_finetune(
+        classifier,
+        plan,
+        SampleData(read_samples(dlsamples, 2), classifier, "dlsamples"),
+        SampleData(validation, classifier, "dlsamples_validation") if validation else None,
+        teacher=None if teacher is None else _teacher(teacher),
+        progress=progress,
+        checkpoint=path,
+        resume=resume and (path is None or path.exists()),
+    )
+    return from_python_dict(result.entries())
+
+
+def _plan(
+    classifier: Classifier,
+    *,
+    epochs: int = 10,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    schedule: str = "cosine",
+    warmup_epochs: float = 1.0,
+    milestones: Sequence[float] = (),
+    seed: int = 0,
+    flip: bool = False,
+    shift: float = 0.0,
+    crop: float = 0.0,
+    brightness: float = 0.0,
+    patience: int | None = None,
+    temperature: float = 4.0,
+    distillation: float = 0.5,
+) -> Plan:
+    """Return checked parameters of finetune_dl_model. Raises HOperatorError 7914, 1203, 1403."""
+    params = classifier.params
+    batch, parts = batch_and_parts(classifier, batch_size)
+    rate = params.learning_rate if learning_rate is None else learning_rate
+    return Plan(
         epochs=_count("epochs", epochs, 0),
         batch=batch,
         parts=parts,
@@ -180,24 +228,78 @@ def finetune_dl_model(
             shift=_number("shift", shift, number(0, 1)),
             crop=_number("crop", crop, number(0, 1, below=True)),
             brightness=_number("brightness", brightness, number(0)),
-            value_range=value_range,
+            value_range=float(params.image_range_max - params.image_range_min),
         ),
         patience=None if patience is None else _count("patience", patience, 1),
         temperature=_number("temperature", temperature, number(0, above=True)),
         distillation=_number("distillation", distillation, number(0, 1)),
     )
-    path = None if checkpoint is None else Path(checkpoint)
-    result = finetune(
+
+
+def prune_and_finetune_dl_model(
+    dlmodel_handle: HHandle,
+    dlsamples: Sequence[HHandle],
+    percentage: float,
+    dlsamples_validation: Sequence[HHandle] = (),
+    *,
+    rounds: int = 1,
+    distill: bool = True,
+    mode: str = "oracle",
+    finetune: Mapping[str, Any] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Report | None = None,
+    **settings: TupleLike,
+) -> tuple[HHandle, list[dict[str, Any]]]:
+    """Prune a model in rounds of score, remove, refit and fine-tune, up to a percentage (beyond HALCON).
+
+    Each round removes the same number of kernels from what the round before has left, then trains as finetune_dl_model
+    does. The solver and its numbers are the model's parameters ('solver_type', 'learning_rate', …).
+
+    Parameters: `dlmodel_handle` (type 'classification'; not changed); `dlsamples` (dicts with 'image' and
+    'image_label_id', to score and to train with); `percentage` (number in [0, 100]: share of the removable kernels
+    that may leave in all); `dlsamples_validation` (decide which epoch of each training is kept); `rounds` (≥ 1; more
+    than one only for the target 'kernels'); `distill` (whether training imitates the original's logits as well);
+    `mode` and `settings` (as in prune_dl_model, e.g. compensation="bias"); `finetune` (parameters of finetune_dl_model
+    by name, e.g. dict(epochs=5, flip=True)); `checkpoint` (folder in which the state is kept; with `resume` the call
+    goes on from there, with the same result as without the interruption); `progress` (called with the number of the
+    round and 'score' or 'prune' and the share done, or 'train' and a Progress).
+    Returns the handle of the pruned and trained model, and a dict per round: 'round', 'pruned_kernel_num' and
+    'pruned_percentage' so far, and what finetune_dl_model returns.
+    Raises HOperatorError as prune_dl_model and finetune_dl_model do; 7914 if `checkpoint` belongs to other work.
+
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> ha.set_dl_model_param(model, "solver_type", "adam")
+        >>> samples = ha.demo_samples()
+        >>> pruned, history = ha.prune_and_finetune_dl_model(
+        ...     model, samples[:96], 30, samples[96:128], rounds=2, compensation="none", finetune={"epochs": 1}
+        ... )
+        >>> [round(entry["pruned_percentage"]) for entry in history]
+        [15, 30]
+    """
+    classifier = unwrap_model(dlmodel_handle, 1)
+    classifier.require_classification("prune_and_finetune_dl_model")
+    validation = read_samples(dlsamples_validation, 4)
+    task = Rounds(
+        percentage=_number("percentage", percentage, number(0, 100)),
+        rounds=_count("rounds", rounds, 1),
+        plan=_plan(classifier, **(finetune or {})),
+        distill=bool(distill),
+        mode=mode,
+        settings=settings,
+    )
+    pruned, done = run_rounds(
         classifier,
-        plan,
+        task,
         SampleData(read_samples(dlsamples, 2), classifier, "dlsamples"),
         SampleData(validation, classifier, "dlsamples_validation") if validation else None,
-        teacher=None if teacher is None else _teacher(teacher),
-        progress=progress,
-        checkpoint=path,
-        resume=resume and (path is None or path.exists()),
+        folder=None if checkpoint is None else Path(checkpoint),
+        resume=resume,
+        report=progress or (lambda _round, _what, _done: None),
     )
-    return from_python_dict(result.entries())
+    return new_handle("dl_model", pruned), [one.entry() for one in done]
 
 
 def batch_and_parts(classifier: Classifier, wanted: int | None) -> tuple[int, int]:
