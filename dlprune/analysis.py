@@ -15,8 +15,6 @@ from .nodes import subgraphs
 from .scoregraph import ScoreGraph
 from .structure import Structure, analyse
 
-#: A dynamic batch is analysed at this size: with one sample, batch and channel axes are hard to tell apart.
-_BATCH = 2
 #: Added to every dynamic dimension of the second look, which tells the numbers that follow the input.
 _STEP = 1
 _PIXEL_STEP = 32
@@ -34,8 +32,7 @@ class Analysis:
 
 def analysis_of(classifier: Classifier) -> Analysis:
     """Return the analysis of a classifier, made once for each image size."""
-    fixed = classifier.image.batch if classifier.image is not None else None
-    shape: Shape = classifier.input_shape(fixed or _BATCH)
+    shape: Shape = classifier.nominal_shape()
     with classifier.lock:
         key = ("analysis", shape)
         if key not in classifier.derived:
@@ -61,7 +58,7 @@ def score_graph_of(classifier: Classifier) -> ScoreGraph:
 
 
 def _analyse(classifier: Classifier, shape: Shape) -> Analysis:
-    facts = gather_facts(classifier.model, {classifier.input_name: shape})
+    facts = classifier.facts()
     try:
         structure = analyse(classifier.model, facts)
     except Exception:

@@ -21,6 +21,7 @@ from dlprune.errors import (
     HError,
     HOperatorError,
 )
+from dlprune.facts import Facts, gather_facts
 from dlprune.interface import (
     ClassHead,
     ImageInput,
@@ -48,6 +49,8 @@ _METADATA_VERSION: Final = 1
 _DEFAULT_SIZE: Final = 224
 # ONNX Runtime's own messages are swallowed up to warnings; errors arrive as exceptions anyway.
 _LOG_ERRORS: Final = 3
+# A dynamic batch is looked at with so many images: with one, batch and channel axes are hard to tell apart.
+_NOMINAL_BATCH: Final = 2
 # Written to the file beside the parameters in parameters.PLAIN.
 _STORED: Final = ("batch_size", "class_output", "class_ids", "class_names", "type", "meta_data")
 
@@ -147,6 +150,30 @@ class Classifier:
     def _forget(self) -> None:
         self._sessions.clear()
         self._derived.clear()
+
+    def nominal_shape(self) -> tuple[int, int, int, int]:
+        """Return the input shape that the graph is analysed at: two images where the batch size is open."""
+        return self.input_shape(self._image().batch or _NOMINAL_BATCH)
+
+    def facts(self) -> Facts:
+        """Return shapes and constants at the nominal input shape, worked out once.
+
+        Raises HOperatorError 7912 (no image input, or a tensor that no memory would hold) or 7788 (image size not set).
+        """
+        shape = self.nominal_shape()
+        with self.lock:
+            key = ("facts", shape)
+            if key not in self.derived:
+                found = gather_facts(self.model, {self.input_name: shape})
+                oversized = found.oversized()
+                if oversized:
+                    raise HOperatorError(
+                        H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model would fill the memory: {oversized}."
+                    )
+                self.derived[key] = found
+            facts = self.derived[key]
+            assert isinstance(facts, Facts)
+            return facts
 
     def weights_changed(self) -> None:
         """Drop the sessions, all that was derived, and the trainer; call this after a change of `model`."""
@@ -301,6 +328,8 @@ class Classifier:
     def _new_session(self, extra: tuple[str, ...]) -> ort.InferenceSession:
         import onnxruntime as ort  # takes longer to import than the rest of dlprune
 
+        if self.image is not None and self.params.image_height and self.params.image_width:
+            self.facts()  # refuses what would fill the memory
         model = self.model
         if extra:
             model = model.clone()

@@ -23,6 +23,8 @@ Shape = tuple[int, ...]
 #: Constant expressions with a larger result are left alone: no real weight is larger, and a hostile file must not
 #: fill the memory.
 MAX_FOLD_ELEMENTS = 1 << 27
+#: No feature map has more elements, whatever the image.
+MAX_ELEMENTS = 1 << 32
 #: Inputs of this many elements at most are shown to shape inference: they can hold shapes, axes, pads or scales.
 _MAX_SHAPE_DATA = 64
 _RANDOM = frozenset(
@@ -94,6 +96,18 @@ class Facts:
         """Return a constant integer tensor as a flat list of Python integers, or None."""
         array = self.const(value)
         return None if array is None else [int(item) for item in array.reshape(-1)]
+
+    def oversized(self) -> str:
+        """Name a tensor that no memory would hold, '' if there is none.
+
+        Runtimes compute constants as soon as they load a model; a small file can make them ask for any amount.
+        """
+        for name, (_, shape) in self._types.items():
+            elements = math.prod(shape)
+            if elements > MAX_ELEMENTS or (name in self._folds and elements > MAX_FOLD_ELEMENTS):
+                what = "constant" if self.is_const(name) else "tensor"
+                return f"the {what} '{name}' of shape {list(shape)} has {elements} elements"
+        return ""
 
     def _evaluate(self, node: ir.Node) -> None:
         """Compute a constant node with ONNX's reference implementation; inputs first, without recursion."""

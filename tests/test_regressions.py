@@ -152,3 +152,32 @@ def test_constants_are_computed_as_the_runtime_does_it() -> None:
         }"""
     )
     assert_prunable(Classifier.from_proto(proto))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "b = ConstantOfShape(big)",
+        "b = Expand(one, big)",
+        "b = Tile(one, big)",
+        "c = Cast<to = 1>(big)\n d = Add(c, c)\n e = Cast<to = 7>(d)\n b = ConstantOfShape(e)",
+    ],
+)
+def test_a_constant_that_would_fill_the_memory_is_refused_before_anybody_computes_it(nodes: str) -> None:
+    """A runtime computes constants as soon as it loads a model; 34 gigabytes would be gone."""
+    proto = model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[N,3,4,4] x) => (float[N,4] y)
+        <float[4,3,3,3] w, int64[2] big = {{1, 8589934592}}, float[1,1] one = {{1.0}}> {{
+          {nodes}
+          m = ReduceMean<keepdims = 0>(b)
+          a = Conv(x, w)
+          g = GlobalAveragePool(a)
+          f = Flatten(g)
+          y = Add(f, m)
+        }}"""
+    )
+    classifier = Classifier.from_proto(proto)
+    for use in (classifier.session, lambda: analysis_of(classifier)):
+        with pytest.raises(HOperatorError, match="would fill the memory: the constant"):
+            use()
