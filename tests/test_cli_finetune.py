@@ -118,3 +118,59 @@ def test_images_without_classes_are_refused(files: tuple[str, Path], tmp_path: P
     model, _ = files
     np.savez(tmp_path / "bare.npz", images=np.zeros((40, 8, 8), np.uint8))
     assert "class" in run(model, "--images", tmp_path / "bare.npz", "--out", tmp_path / "out.onnx", code=3).output
+
+
+# --- prune with training ---------------------------------------------------------------------------------------------
+
+
+def prune(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["prune", *(str(one) for one in arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+ROUNDS = [
+    "--percentage", 50, "--steps", 2, "--finetune-epochs", 4, "--distill", "--train-batch", 8, "--learning-rate", 0.02,
+    "--range", 0, 1, "--runs", 0,
+]  # fmt: skip
+
+
+def test_prune_in_rounds_with_training(files: tuple[str, Path], tmp_path: Path):
+    """Each round removes its share and trains; the table of rounds and the usual figures are printed."""
+    model, images = files
+    out = tmp_path / "small.onnx"
+    text = prune(model, "--images", images, "--out", out, *ROUNDS).stdout
+    assert "accuracy in training" in text
+    assert text.splitlines()[-4:-2] == ["pruned_kernel_num: 6", "pruned_percentage: 50.00"]
+    assert not (tmp_path / "small.onnx.rounds").exists()
+    result = json.loads(prune(model, "--images", images, "--out", out, *ROUNDS, "--json").stdout)
+    assert [one["pruned_kernel_num"] for one in result["rounds"]] == [3, 6]
+    assert [len(one["train_loss"]) for one in result["rounds"]] == [4, 4]
+
+
+def test_rounds_interrupted_and_resumed(files: tuple[str, Path], tmp_path: Path):
+    """Ctrl-C leaves a folder; with --resume the result is that of an uninterrupted run, bit for bit."""
+    model, images = files
+    options = ["--images", images, *ROUNDS, "--finetune-epochs", 30]
+    prune(model, *options, "--out", tmp_path / "quiet.onnx", "--quiet")
+    command = [sys.executable, "-m", "dlprune", "prune", model, *map(str, options), "-o", str(tmp_path / "out.onnx")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    folder = tmp_path / "out.onnx.rounds"
+    while not (folder / "round2.ckpt").exists() and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert f"--resume {folder}" in text
+    prune(model, *options, "--out", tmp_path / "out.onnx", "--resume", folder)
+    assert not folder.exists()
+    quiet = weights(tmp_path / "quiet.onnx")
+    assert all(np.array_equal(array, quiet[name]) for name, array in weights(tmp_path / "out.onnx").items())
+
+
+def test_training_goes_without_a_report(files: tuple[str, Path], tmp_path: Path):
+    model, images = files
+    arguments = ["--images", images, "--out", tmp_path / "a.onnx", "--steps", 2, "--report", tmp_path / "a.html"]
+    assert "one removal" in prune(model, *arguments, code=2).output

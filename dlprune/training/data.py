@@ -41,6 +41,18 @@ class ArrayData:
         return np.asarray(self.pixels[np.asarray(numbers, np.intp)], np.float32)
 
 
+class Subset:
+    """Some of the images of a data set, by their numbers there."""
+
+    def __init__(self, data: LabelledData, numbers: Sequence[int]) -> None:
+        self._data, self._numbers = data, np.asarray(numbers, np.intp)
+        self.labels = data.labels[self._numbers]
+
+    def images(self, numbers: Sequence[int]) -> Array:
+        """Return float32 [n, …] in the model's layout."""
+        return self._data.images(self._numbers[np.asarray(numbers, np.intp)].tolist())
+
+
 class SampleData:
     """Images in sample dictionaries.
 

@@ -18,6 +18,7 @@ from ..options import (
     Runs,
     Seed,
 )
+from ..trainoptions import TrainingOptions
 
 _PRUNING = "Pruning"
 
@@ -33,6 +34,7 @@ def prune(
     model_options: ModelOptions,
     image_options: ImageOptions,
     output_options: OutputOptions,
+    training_options: TrainingOptions,
     percentage: Annotated[
         float,
         typer.Option(
@@ -78,12 +80,28 @@ def prune(
         Path | None,
         typer.Option(
             metavar="STATE",
-            help="Go on from the state that an interrupted run left (FILE.state).",
+            help="Go on from the state that an interrupted run left: FILE.state, or with training FILE.rounds.",
             rich_help_panel=_PRUNING,
             show_default=False,
         ),
     ] = None,
     runs: Runs = None,
+    finetune_epochs: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Train so many epochs after kernels have left, with the scored images.",
+            rich_help_panel="Training",
+        ),
+    ] = 0,
+    steps: Annotated[
+        int,
+        typer.Option(min=1, help="Remove kernels in so many rounds, and train after each.", rich_help_panel="Training"),
+    ] = 1,
+    distill: Annotated[
+        bool,
+        typer.Option("--distill", help="Training also imitates the original's answers.", rich_help_panel="Training"),
+    ] = False,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -116,6 +134,8 @@ def prune(
 
         dlprune prune model.onnx --images list.csv -p 10 -o smaller.onnx --range 0 1 --mean 0.485,0.456,0.406
         --std 0.229,0.224,0.225 --fit crop --resize 256 --json
+
+        dlprune prune model.onnx --images train.npz -p 60 -o smaller.onnx --steps 3 --finetune-epochs 4 --distill
     """
     import dlprune as ha
     from dlprune.imagefiles import ImagesError, stratified_part
@@ -125,11 +145,15 @@ def prune(
     from ..job import PruningJob, run
     from ..output import Output
     from ..setup import open_data, open_model, set_preprocessing
+    from ..tuned import Tuning, run_tuned
 
     if out.resolve() == model.resolve():
         raise typer.BadParameter("The model itself would be replaced; give another name.", param_hint="--out")
     if not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"There is no folder {str(out.parent)!r}.", param_hint="--out")
+    trained = finetune_epochs > 0 or steps > 1
+    if trained and (report is not None or plots is not None):
+        raise typer.BadParameter("A report shows one removal without training.", param_hint="--report, --plots")
     if plots is not None:
         require_matplotlib()
         if plots.exists() and not plots.is_dir():
@@ -159,23 +183,24 @@ def prune(
         to_score[to_score] = stratified_part(data.class_ids[to_score], max_images / to_score.sum(), seed + 1)
     if not to_score.any():
         raise ImagesError("No images are left to score; give more images or a smaller --holdout.")
-    run(
-        PruningJob(
-            model_file=model,
-            model=handle,
-            preprocessing=preprocessing,
-            data=data,
-            indices=to_score.nonzero()[0].tolist(),
-            test=test,
-            test_indices=held_out.nonzero()[0].tolist() if test is data else list(range(len(test))),
-            mode=pruning_options.mode,
-            settings=pruning_options.settings(percentage),
-            out=out,
-            state_file=resume or out.with_name(out.name + ".state"),
-            resume=resume,
-            runs=runs,
-            report=report,
-            plots=plots,
-        ),
-        output,
+    job = PruningJob(
+        model_file=model,
+        model=handle,
+        preprocessing=preprocessing,
+        data=data,
+        indices=to_score.nonzero()[0].tolist(),
+        test=test,
+        test_indices=held_out.nonzero()[0].tolist() if test is data else list(range(len(test))),
+        mode=pruning_options.mode,
+        settings=pruning_options.settings(percentage),
+        out=out,
+        state_file=resume or out.with_name(out.name + ".state"),
+        resume=resume,
+        runs=runs,
+        report=report,
+        plots=plots,
     )
+    if trained:
+        run_tuned(job, Tuning(finetune_epochs, steps, distill, training_options, seed), output)
+    else:
+        run(job, output)
