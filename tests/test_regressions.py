@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from exactness import assert_exact, assert_prunable, choose, masked, random_images, run
-from models import model, plain
+from models import model, plain, saved
 from onnx import TensorProto, helper, numpy_helper
 
+import dlprune as ha
 from dlprune.analysis import analysis_of, score_graph_of
 from dlprune.classifier import Classifier
 from dlprune.errors import HOperatorError
@@ -181,3 +184,25 @@ def test_a_constant_that_would_fill_the_memory_is_refused_before_anybody_compute
     for use in (classifier.session, lambda: analysis_of(classifier)):
         with pytest.raises(HOperatorError, match="would fill the memory: the constant"):
             use()
+
+
+def test_a_bias_that_is_a_matrix_survives_several_steps_of_compensation(tmp_path: Path) -> None:
+    """The refitted bias is a vector; the next step must not believe what was declared of the old one."""
+    proto = model(
+        """<ir_version: 8, opset_import: ["" : 13]>
+        net (float[2,3,6,6] x) => (float[2,5] y) <float[8,3,3,3] w, float[8,5] u, float[1,5] b> {
+          a = Conv(x, w)
+          r = Relu(a)
+          g = ReduceMean<axes = [2,3], keepdims = 0>(r)
+          y = Gemm(g, u, b)
+        }"""
+    )
+    handle = ha.read_dl_model(saved(proto, tmp_path / "net.onnx"))
+    pruning = ha.create_dl_pruning(handle, "oracle", ha.from_python_dict({"percentage": 60, "step_percentage": 20}))
+    rng = np.random.default_rng(0)
+    samples = [ha.create_dict() for _ in range(2)]
+    for sample in samples:
+        ha.set_dict_object(rng.standard_normal((6, 6, 3)).astype(np.float32), sample, "image")
+    ha.add_dl_pruning_batch(handle, pruning, samples)
+    ha.gen_dl_pruned_model(handle, pruning)
+    assert ha.get_dl_pruning_param_s(pruning, "pruned_kernel_num") == 4

@@ -33,6 +33,8 @@ def store(model: ir.Model, facts: Facts, node: ir.Node, index: int, array: NDArr
     old = input_at(node, index)
     if old is not None and old.is_initializer() and len(list(old.uses())) == 1 and not old.is_graph_output():
         old.const_value = ir.tensor(array, name=old.name)
+        old.shape, old.type = ir.Shape(array.shape), ir.TensorType(old.const_value.dtype)
+        facts.add_initializer(old)
         return
     taken = {value.name for value in model.graph.initializers.values()}
     wish = (old.name if old is not None else None) or f"{node.outputs[0].name}.bias"
