@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 #: Address space of a process: ONNX Runtime and NumPy take 1 GB of it by themselves.
-MEMORY = 4 << 30
+MEMORY = 3 << 30
 #: Seconds of processor time for one mutant.
 PATIENCE = 20.0
 #: Seconds of real time after which a process counts as stuck; the machine may be busy with other things.
