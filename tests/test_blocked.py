@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_training_gradients import NETS, batch, gradients, proto_of
 
@@ -47,7 +47,7 @@ def results(block: int, feeds: dict[str, np.ndarray], attributes: dict[str, Any]
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
 def test_blocked_convolutions_agree_with_plain_ones(data: st.DataObject):
     """Forward pass and gradients, for any number of channels, kernel, stride, dilation, pads; depthwise or dense."""
     draw = data.draw
@@ -59,6 +59,8 @@ def test_blocked_convolutions_agree_with_plain_ones(data: st.DataObject):
     strides, dilations = [draw(small), draw(small)], [draw(st.integers(1, 2)), draw(st.integers(1, 2))]
     pads = [draw(st.integers(0, 2)) for _ in range(4)]
     size = [draw(st.integers(6, 9)), draw(st.integers(6, 9))]
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    assume(all(s + pads[i] + pads[i + 2] >= reach[i] for i, s in enumerate(size)))
     outputs = draw(st.integers(1, 40))
     depthwise = draw(st.booleans())
     inputs = outputs if depthwise else draw(st.integers(1, 40))
