@@ -12,12 +12,20 @@ import onnxruntime as ort
 _PROTOBUF_BYTES = 1_900_000_000
 
 
-def static_session(model: ir.Model, threads: int) -> ort.InferenceSession:
-    """Return a session for a graph; `threads` 0 = as many as there are cores."""
+def static_session(model: ir.Model, threads: int, *, planned_memory: bool = True) -> ort.InferenceSession:
+    """Return a session for a graph.
+
+    Args:
+        model: the graph.
+        threads: of the session; 0 = as many as there are cores.
+        planned_memory: after the first run, take all memory in one piece with a place for each tensor; large graphs
+            need up to twice as much in that way.
+    """
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
+    options.enable_mem_pattern = planned_memory
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     providers = ["CPUExecutionProvider"]
     size = 0

@@ -42,8 +42,8 @@ class Runner:
         self.graph = graph
         self._banks = banks
         self._masks = masks
-        self._session = static_session(graph.model, 0)
-        self._step_session = None if graph.step is None else static_session(graph.step, 0)
+        self._session = static_session(graph.model, 0, planned_memory=False)
+        self._step_session = None if graph.step is None else static_session(graph.step, 0, planned_memory=False)
         names, recipe = graph.names, graph.recipe
         shapes = graph.shapes
         self._images = empty(recipe.shape)

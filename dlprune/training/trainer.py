@@ -68,7 +68,9 @@ class Trainer:
     def __init__(self, model: ir.Model) -> None:
         """Prepare training of `model`, in which merged vectors are separated in place."""
         unshare(model)
+        # What the banks do not hold: weights that are not trained, and their states.
         self._snapshot = Snapshot("sgd", _arrays(model), statistics=_statistics(model))
+        self._shapes = {name: array.shape for name, array in self._snapshot.weights.items()}
         self._banks: tuple[Bank, Bank] | None = None
         self._trained: frozenset[str] = frozenset()  # names in the banks
         self._mask_values: dict[str, ort.OrtValue] = {}
@@ -198,7 +200,7 @@ class Trainer:
         self._runners.clear()
         self._banks = Bank(weights, states), Bank(weights, states)
         self._trained = names
-        self._snapshot = snapshot
+        self._snapshot = _without(snapshot, names)
         self._state = replace(self._state, bank=0, steps=snapshot.steps)
 
     # --- in and out ---------------------------------------------------------------------------------------------------
@@ -217,11 +219,12 @@ class Trainer:
 
     def restore(self, snapshot: Snapshot, step_count: int | None = None) -> None:
         """Go back to a snapshot of the same classifier. Raises KeyError or ValueError if it is of another one."""
-        for kind, mine, theirs in (
-            ("weights", self._snapshot.weights, snapshot.weights),
-            ("statistics", self._snapshot.statistics, snapshot.statistics),
+        statistics = {name: array.shape for name, array in self._state.statistics.items()}
+        for kind, shapes, arrays in (
+            ("weights", self._shapes, snapshot.weights),
+            ("statistics", statistics, snapshot.statistics),
         ):
-            if {n: a.shape for n, a in mine.items()} != {n: a.shape for n, a in theirs.items()}:
+            if shapes != {name: array.shape for name, array in arrays.items()}:
                 raise ValueError(f"the {kind} are those of another model")
         self._snapshot = snapshot
         self._runners.clear()
@@ -250,7 +253,7 @@ class Trainer:
     def masks(self) -> dict[str, Array]:
         """Masks by name of the weight."""
         return {
-            name: fetch(self._mask_values[name]).astype(np.float32).reshape(self._snapshot.weights[name].shape)
+            name: fetch(self._mask_values[name]).astype(np.float32).reshape(self._shapes[name])
             for name in sorted(self._masked)
         }
 
@@ -264,7 +267,7 @@ class Trainer:
             KeyError, ValueError: no such weight, or a mask of another shape.
         """
         for name, mask in masks.items():
-            shape = self._snapshot.weights[name].shape
+            shape = self._shapes[name]
             if mask.shape != shape:
                 raise ValueError(f"the mask of {name!r} has shape {mask.shape}, the weight {shape}")
         weights = dict(self._snapshot.weights)
@@ -284,6 +287,18 @@ class Trainer:
         self._state = replace(self._state)  # another object: the graph has to be brought up to date
 
 
+def _without(snapshot: Snapshot, names: frozenset[str]) -> Snapshot:
+    """Return a snapshot without the weights that are in the banks."""
+    return replace(
+        snapshot,
+        weights={name: array for name, array in snapshot.weights.items() if name not in names},
+        states={
+            kind: {name: array for name, array in arrays.items() if name not in names}
+            for kind, arrays in snapshot.states.items()
+        },
+    )
+
+
 def _arrays(model: ir.Model) -> dict[str, Array]:
     return {value.name or "": _float32(value) for value in trainable_weights(model)}
 
@@ -294,7 +309,7 @@ def _statistics(model: ir.Model) -> dict[str, Array]:
 
 def _float32(value: ir.Value) -> Array:
     assert value.const_value is not None
-    return value.const_value.numpy().astype(np.float32)
+    return value.const_value.numpy().astype(np.float32, copy=False)
 
 
 def trainer_of(classifier: Classifier) -> Trainer:
