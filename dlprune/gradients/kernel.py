@@ -127,8 +127,15 @@ class _Correlation:
         if group == 1 and rows * width > (rows + width) * self._length:  # bringing together is cheaper than adding up
             return n.op("Gemm", self._together(self._field, rows), self._together(columns, width), transB=1)
         left = n.reshape(self._field, (batch, group, rows, self._length))
-        right = n.op("Transpose", n.reshape(columns, (batch, group, width, self._length)), perm=[0, 1, 3, 2])
-        return n.op("ReduceSum", n.op("MatMul", left, right), [0], keepdims=0)
+        right = n.reshape(columns, (batch, group, width, self._length))
+        if rows > width:
+            return n.op("ReduceSum", self._times_transposed(left, right), [0], keepdims=0)
+        total = n.op("ReduceSum", self._times_transposed(right, left), [0], keepdims=0)
+        return n.op("Transpose", total, perm=[0, 2, 1])
+
+    def _times_transposed(self, left: ir.Value, right: ir.Value) -> ir.Value:
+        """Return left · rightᵀ; it pays to have the smaller one on the right, which is rearranged before."""
+        return self._n.op("MatMul", left, self._n.op("Transpose", right, perm=[0, 1, 3, 2]))
 
     def _together(self, value: ir.Value, channels: int) -> ir.Value:
         """Return [N, channels, L] as [channels, N·L]."""
