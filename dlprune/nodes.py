@@ -42,7 +42,7 @@ def input_at(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def ints(facts: Facts, node: ir.Node, attribute: str, index: int) -> list[int] | None:
-    """Return integers that older opsets keep in an attribute, newer ones in an input; None if absent or not constant."""
+    """Return integers that older opsets keep in an attribute, newer ones in an input; None if absent or unknown."""
     if attribute in node.attributes:
         return [int(i) for i in node.attributes[attribute].as_ints()]
     return facts.ints(input_at(node, index))
