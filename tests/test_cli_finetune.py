@@ -174,3 +174,14 @@ def test_training_goes_without_a_report(files: tuple[str, Path], tmp_path: Path)
     model, images = files
     arguments = ["--images", images, "--out", tmp_path / "a.onnx", "--steps", 2, "--report", tmp_path / "a.html"]
     assert "one removal" in prune(model, *arguments, code=2).output
+
+
+def test_the_demo_is_as_good_as_before_after_training(tmp_path: Path):
+    """With half of the kernels gone and four epochs the embedded classifier is within half a point of the original."""
+    command = ["demo", "--percentage", 50, "--finetune-epochs", 4, "--out", tmp_path / "a.onnx", "--runs", 0, "--json"]
+    result = CliRunner().invoke(app, [str(one) for one in command])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert 49 < found["pruned_percentage"] <= 50
+    before, after = found["accuracy"]["before"], found["accuracy"]["after"]
+    assert after >= before - 0.005

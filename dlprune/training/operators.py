@@ -47,6 +47,7 @@ def train_dl_model_batch(dlmodel_handle: HHandle, dlsample_batch: Sequence[HHand
     smaller, and raise it slowly at the beginning.
 
     The solver's memory (velocity, moments) stays with the handle, is not written to files, and is fresh in copies.
+    Training runs on the CPU, whatever 'runtime' says.
 
     Parameters: `dlmodel_handle` (type 'classification'); `dlsample_batch` ('batch_size' × 'batch_size_multiplier' dicts
     with 'image' and 'image_label_id'). Relevant model parameters: 'learning_rate', 'momentum', 'weight_prior',

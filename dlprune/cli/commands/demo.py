@@ -22,6 +22,9 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The smaller model, an .onnx file.")] = Path(
         "digits_pruned.onnx"
     ),
+    finetune_epochs: Annotated[
+        int, typer.Option(min=0, help="Train so many epochs after kernels have left.", rich_help_panel="Training")
+    ] = 0,
     runs: Runs = None,
 ) -> None:
     """Prune the embedded classifier of handwritten digits with the embedded images; needs nothing else.
@@ -31,6 +34,8 @@ def demo(
         dlprune demo
 
         dlprune demo --percentage 30 --out smaller.onnx --json
+
+        dlprune demo --percentage 50 --finetune-epochs 4
     """
     import dlprune as ha
     from dlprune.demo import demo_images
@@ -40,6 +45,7 @@ def demo(
 
     from ..job import PruningJob, run
     from ..output import Output
+    from ..trainoptions import TrainingOptions
 
     def labelled(part: str) -> LabelledImages:
         images, labels = demo_images(part)
@@ -49,19 +55,22 @@ def demo(
     model = ha.read_dl_model(str(file))
     ha.set_dl_model_param(model, "batch_size", 50)
     data, test = labelled("calibration"), labelled("test")
-    run(
-        PruningJob(
-            model_file=file,
-            model=model,
-            preprocessing=Preprocessing(),
-            data=data,
-            indices=list(range(len(data))),
-            test=test,
-            test_indices=list(range(len(test))),
-            mode=pruning_options.mode,
-            settings=pruning_options.settings(percentage),
-            out=out,
-            runs=runs,
-        ),
-        Output(output_options),
+    job = PruningJob(
+        model_file=file,
+        model=model,
+        preprocessing=Preprocessing(),
+        data=data,
+        indices=list(range(len(data))),
+        test=test,
+        test_indices=list(range(len(test))),
+        mode=pruning_options.mode,
+        settings=pruning_options.settings(percentage),
+        out=out,
+        runs=runs,
     )
+    if finetune_epochs:
+        from ..tuned import Tuning, run_tuned
+
+        run_tuned(job, Tuning(finetune_epochs, 1, True, TrainingOptions(), 0), Output(output_options))
+    else:
+        run(job, Output(output_options))
