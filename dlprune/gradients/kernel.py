@@ -143,7 +143,7 @@ class _Correlation:
         return self._n.reshape(self._n.op("Transpose", flat, perm=[1, 0, 2]), (channels, self._batch * self._length))
 
     def _position_by_position(self) -> ir.Value:
-        """Return [M, C, positions]: for each position the image is cut out and multiplied with the field."""
+        """Return [M·C, positions]: for each position the image is cut out and multiplied with the field."""
         n, window, axes = self._n, self._window, self._spatial_axes()
         batch, fields, channels, length = self._batch, self._fields, self._channels, self._length
         image = self._padded()
@@ -163,8 +163,8 @@ class _Correlation:
             else:
                 right = n.op("Transpose", n.reshape(part, (batch, channels, length)), perm=[0, 2, 1])
                 product = n.op("ReduceSum", n.op("MatMul", field, right), [0], keepdims=0)
-            products.append(n.reshape(product, (fields, channels, 1)))
-        return n.op("Concat", *products, axis=2)
+            products.append(n.reshape(product, (1, fields * channels)))
+        return n.op("Transpose", n.op("Concat", *products, axis=0), perm=[1, 0])
 
     def _row_by_row(self) -> ir.Value:
         """Return [M, C, kh, kw]: the image shifted to all columns of the kernel, the field to one row at a time."""
