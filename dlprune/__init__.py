@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         set_dl_model_param,
         write_dl_model,
     )
+    from dlprune.parallel.operators import add_dl_pruning_batches
     from dlprune.pruning import (
         add_dl_pruning_batch,
         create_dl_pruning,
@@ -126,6 +127,7 @@ __all__ = [
     "write_dl_model",
     # Pruning
     "add_dl_pruning_batch",
+    "add_dl_pruning_batches",
     "compare_dl_pruning_scores",
     "create_dl_pruning",
     "gen_dl_pruned_model",
@@ -161,6 +163,7 @@ _LATE = (
     "dlprune.model",
     "dlprune.pruning",
     "dlprune.workflow",
+    "dlprune.parallel.operators",
     "dlprune.hparams",
     "dlprune.sparsity.operators",
     "dlprune.insight",

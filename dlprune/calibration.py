@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
+_BEYOND: Final = "g"  # no hexadecimal digit
 
 
 @dataclass
@@ -29,8 +31,18 @@ class Calibration:
         """Offer some images, float32 [N, …], with labels int64 [N]; equal images are kept once."""
         for image, label in zip(images, labels, strict=True):
             digest = hashlib.blake2b(np.ascontiguousarray(image).tobytes(), digest_size=16).hexdigest()
-            self._items[digest] = (image, int(label))
-            self._shrink()
+            if digest < self.bound:
+                self._items[digest] = (image.copy(), int(label))  # a view would keep the whole batch in memory
+                self._shrink()
+
+    @property
+    def bound(self) -> str:
+        """Digests from here on are of no use any more; beyond all digests while there is room."""
+        return _BEYOND if len(self._items) < self.limit else max(self._items)
+
+    def restrict(self, bound: str) -> None:
+        """Forget the images whose digest is not below `bound`."""
+        self._items = {digest: item for digest, item in self._items.items() if digest < bound}
 
     def merge(self, other: Calibration) -> None:
         """Take over the images of another sample."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -535,6 +535,9 @@ class Classifier:
         if onnxfile.weight_bytes(model) > onnxfile.EXTERNAL_DATA_BYTES:
             raise onnxfile.unwritable("The model is too big for a serialized item; use write_dl_model.")
         return onnxfile.to_bytes(model)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Classifier], tuple[bytes]]:
+        return Classifier.from_bytes, (self.to_bytes(),)
 
     def _for_writing(self) -> ir.Model:
         with self.lock:

@@ -128,6 +128,17 @@ class LayerUnits:
     units: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What samples have brought: sums, number of samples, scores of weights alone, and remembered images."""
+
+    mode: str
+    sums: NDArray[np.float64]
+    count: int
+    weighed: NDArray[np.float64] | None
+    calibration: Calibration
+
+
 @dataclass
 class PruningData(Payload):
     """Parameters, scores and outcome; it knows the architecture that it was made for, but no model.
@@ -244,32 +255,58 @@ class PruningData(Payload):
             self.count += len(images)
             self.calibration.add(images, labels)
 
+    def fresh(self) -> PruningData:
+        """Return data of the same architecture and with the same parameters that have seen nothing."""
+        with self.lock:
+            return replace(
+                self,
+                sums=self.criterion.start(len(self.kernels)),
+                count=0,
+                weighed=None,
+                removed=None,
+                pruned_percentage=0.0,
+                target_reached=0.0,
+                history=(),
+                settings=replace(self.settings),
+                calibration=Calibration(self.calibration.limit),
+                lock=threading.RLock(),
+            )
+
+    def findings(self) -> Findings:
+        """Return a copy of what samples have brought so far."""
+        with self.lock:
+            return Findings(self.settings.mode, self.sums.copy(), self.count, self.weighed, self.calibration.copy())
+
+    def absorb(self, found: Findings) -> None:
+        """Add what other data of the same architecture have found; parameters stay.
+
+        Raises HOperatorError 7980 if it is of another mode; then nothing has changed.
+        """
+        with self.lock:
+            if found.mode != self.settings.mode:
+                raise HOperatorError(
+                    H_ERR_DL_PRUNING_WRONG_DATA,
+                    f"The scores are of mode {self.settings.mode!r} and of mode {found.mode!r}; only those of one mode "
+                    "add up.",
+                )
+            self.sums += found.sums
+            self.count += found.count
+            self.weighed = found.weighed if self.weighed is None else self.weighed
+            self.calibration.merge(found.calibration)
+
     def merge(self, other: PruningData) -> None:
         """Add what other pruning data have found; parameters stay.
 
         Raises HOperatorError 7980 if the others belong to another architecture or mode; then nothing has changed.
         """
-        with other.lock:  # one after the other, so that two threads cannot wait for each other
-            copy = replace(other, sums=other.sums.copy(), calibration=other.calibration.copy())
-            mode = other.settings.mode
-        with self.lock:
-            if copy.signature != self.signature:
-                raise HOperatorError(
-                    H_ERR_DL_PRUNING_WRONG_DATA,
-                    f"The pruning data belong to two architectures ({len(self.layers)} convolutions and "
-                    f"{len(self.kernels)} units; {len(copy.layers)} and {len(copy.kernels)}); only scores of the same "
-                    "network add up.",
-                )
-            if mode != self.settings.mode:
-                raise HOperatorError(
-                    H_ERR_DL_PRUNING_WRONG_DATA,
-                    f"The scores are of mode {self.settings.mode!r} and of mode {mode!r}; only those of one mode add "
-                    "up.",
-                )
-            self.sums += copy.sums
-            self.count += copy.count
-            self.weighed = copy.weighed if self.weighed is None else self.weighed
-            self.calibration.merge(copy.calibration)
+        if other.signature != self.signature:
+            raise HOperatorError(
+                H_ERR_DL_PRUNING_WRONG_DATA,
+                f"The pruning data belong to two architectures ({len(self.layers)} convolutions and "
+                f"{len(self.kernels)} units; {len(other.layers)} and {len(other.kernels)}); only scores of the same "
+                "network add up.",
+            )
+        self.absorb(other.findings())  # one lock after the other, so that two threads cannot wait for each other
 
     @property
     def is_scored(self) -> bool:
@@ -393,6 +430,9 @@ class PruningData(Payload):
             stream = io.BytesIO()
             np.savez_compressed(stream, head=np.array(json.dumps(head)), **arrays)
             return stream.getvalue()
+
+    def __reduce__(self) -> tuple[Callable[[bytes], PruningData], tuple[bytes]]:
+        return PruningData.from_bytes, (self.to_bytes(),)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PruningData:

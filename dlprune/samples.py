@@ -23,6 +23,8 @@ from dlprune.tuples import to_handles
 
 IMAGE = "image"
 LABEL = "image_label_id"
+#: Images per run where the model leaves the batch size open and was not told a larger one.
+_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ def read_samples(dlsample_batch: object, index: int) -> list[Dictionary]:
     return samples
 
 
+def images_per_run(classifier: Classifier, number: int) -> int:
+    """Return how many of a number of images go through the network at once: as many as the file says, or a few."""
+    fixed = classifier.image.batch if classifier.image is not None else None
+    return fixed or max(1, min(max(classifier.params.batch_size, _BATCH), number))
+
+
 def read_batch(dlsample_batch: object, classifier: Classifier, index: int, length: int | None = None) -> Batch:
     """Return the samples of control parameter number `index` as one batch; see read_samples, images and labels.
 
@@ -69,12 +77,12 @@ def images(samples: Sequence[Dictionary], classifier: Classifier, first: int = 0
     """
     batch: Array = np.empty(classifier.input_shape(len(samples)), np.float32)
     for i, sample in enumerate(samples):
-        pixels = _pixels(sample, first + i, classifier)
+        pixels = pixels_of(sample, first + i, classifier)
         batch[i] = pixels.transpose(2, 0, 1) if classifier.layout == "NCHW" else pixels
     return batch
 
 
-def _pixels(sample: Dictionary, number: int, classifier: Classifier) -> Array:
+def pixels_of(sample: Dictionary, number: int, classifier: Classifier) -> Array:
     """Return the checked image of one sample as H×W×C."""
     value = sample.entries.get(IMAGE)
     if value is None:

@@ -11,12 +11,9 @@ from .handle import HHandle, new_handle
 from .model import unwrap_model
 from .pruning import add_images, create_dl_pruning, generate, require_fit, scored_data, set_dl_pruning_param
 from .pruningdata import PruningData
-from .samples import images, labels, read_samples
+from .samples import images, images_per_run, labels, read_samples
 from .steps import Progress
 from .tuples import TupleLike
-
-#: Images per run where the model leaves the batch size open and was not told a larger one.
-_BATCH = 16
 
 
 def prune_dl_model(
@@ -83,8 +80,7 @@ def prune_dl_model(
 
 def _score(classifier: Classifier, data: PruningData, samples: list[Dictionary], progress: Progress) -> None:
     """Score all samples behind those that have been scored already."""
-    fixed = classifier.image.batch if classifier.image is not None else None
-    size = fixed or min(max(classifier.params.batch_size, _BATCH), len(samples))
+    size = images_per_run(classifier, len(samples))
     targets = labels(samples, classifier)
     progress("score", min(data.count / max(len(samples), 1), 1.0))
     while data.count < len(samples):

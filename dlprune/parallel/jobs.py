@@ -1,0 +1,102 @@
+"""What workers do with a part of the images: score them, or decide on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from ..classifier import Array, Classifier
+from ..evaluation import Contestant, Evaluation, LabelledImages, evaluate, to_layout
+from ..imagefiles import Pixels, Unreadable
+from ..preprocessing import Preprocessing
+from ..pruning import add_images
+from ..pruningdata import Findings, PruningData
+from .parts import Part
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ScoringPart:
+    """Images to score; of these, only images with content hashes below `bound` are worth remembering."""
+
+    part: Part
+    bound: str
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a part has brought, and its images that could not be read."""
+
+    findings: Findings
+    skipped: Mapping[str, Unreadable]
+
+
+@dataclass(frozen=True)
+class ScoringJob:
+    """Scores images.
+
+    Attributes:
+        classifier: whose kernels are scored.
+        empty: pruning data that have seen nothing.
+        preprocessing: of the images.
+        batch: images per run; a batch that is not full is filled up with its last image, which then counts once.
+    """
+
+    classifier: Classifier
+    empty: PruningData
+    preprocessing: Preprocessing
+    batch: int
+
+    def __call__(self, task: ScoringPart, /) -> Scored:
+        """Score the images of a part. Raises HOperatorError, ImagesError."""
+        data, images = self.empty.fresh(), task.part.data
+        positions = {class_id: position for position, class_id in enumerate(self.classifier.params.class_ids)}
+        for some in _batches(self._prepared(images), self.batch):
+            targets = np.array([positions.get(int(images.class_ids[index]), -1) for index, _ in some], np.int64)
+            filled = [min(place, len(some) - 1) for place in range(self.batch)]
+            batch = to_layout(self.classifier, [some[place][1] for place in filled])
+            add_images(self.classifier, data, batch, targets[filled], len(some))
+        data.calibration.restrict(task.bound)
+        return Scored(data.findings(), images.skipped)
+
+    def _prepared(self, images: LabelledImages) -> Iterator[tuple[int, Array]]:
+        def prepare(pixels: Pixels) -> tuple[Array, ...]:
+            return (self.preprocessing.apply(pixels, self.classifier),)
+
+        return ((index, image) for index, (image,) in images.prepared(range(len(images)), prepare))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What classifiers made of a part, and its images that could not be read."""
+
+    evaluation: Evaluation
+    skipped: Mapping[str, Unreadable]
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """Applies classifiers to images."""
+
+    contestants: Sequence[Contestant]
+
+    def __call__(self, part: Part, /) -> Decided:
+        """Decide on the images of a part. Raises HOperatorError, ImagesError."""
+        found = evaluate(self.contestants, part.data)
+        indices = np.asarray(part.indices, np.int64)[found.indices]
+        return Decided(Evaluation(indices, found.class_ids, found.decisions, found.confidences), part.data.skipped)
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    batch: list[T] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,87 @@
+"""Operators that score and evaluate many images on many processors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
+from ..evaluation import LabelledImages
+from ..guard import guarded
+from ..handle import HHandle
+from ..imagefiles import ImagesError
+from ..model import unwrap_model
+from ..pruning import require_fit, scored_data
+from ..pruningdata import PruningData
+from ..samples import images_per_run
+from ..steps import Progress
+from .crew import Workers, check_workers, in_order
+from .jobs import ScoringJob, ScoringPart
+from .parts import parts
+from .source import SamplesOrFiles, open_source
+
+
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
+def add_dl_pruning_batches(
+    dlmodel_handle_to_prune: HHandle,
+    dlpruning_handle: HHandle,
+    samples_or_files: SamplesOrFiles,
+    client: Workers = None,
+    *,
+    labels: Sequence[int] | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, str]:
+    """Score any number of images, on as many processors as there are, and add the scores to the pruning data.
+
+    What add_dl_pruning_batch does for one batch, for a whole archive (beyond HALCON). Images are streamed: files are
+    read by the workers, and only a few batches are in memory at any time. The model travels once to each worker. The
+    images are cut into parts of about 64 in one way, and the scores of parts are added in their order, so the result
+    does not depend on the workers; one that dies is replaced by the others. Call it again to add more images.
+
+    Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (type 'dl_pruning'),
+    `samples_or_files`: samples as in add_dl_pruning_batch, any number of them; or the name of a folder with one
+    sub-folder per class, of an .npz archive or of a list of files; or a list of names of image files. Files are
+    prepared as the model's metadata tell (see `dlprune prune --help`), and reading them takes Pillow.
+    `client`: who works. None: threads of this process; an integer: so many processes of this machine (the script then
+    needs `if __name__ == "__main__":`); or a connected `distributed.Client` (extra `dask`). The workers of a cluster
+    need dlprune and, under the same path, the files. One worker process with one thread per machine is best, since
+    ONNX Runtime uses all cores itself.
+    `labels` (class id of each file in a list of names; None: the model's own decision counts), `skip_bad` (leave
+    unreadable files out instead of raising an error), `progress` (called with 'score' and the share done, 0…1).
+    Returns the images that were left out, name → reason.
+    Raises HOperatorError as add_dl_pruning_batch does, 1303/1203/1403 (samples_or_files), 1204/1304 (client), 7913 (the
+    workers failed); ImagesError (nothing there, unreadable files). Then nothing has changed.
+
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> pruning = ha.create_dl_pruning(model, "oracle", [])
+        >>> ha.add_dl_pruning_batches(model, pruning, ha.demo_samples()[:100])
+        {}
+        >>> ha.get_dl_pruning_param_s(pruning, "scored_image_num")
+        100
+    """
+    classifier = unwrap_model(dlmodel_handle_to_prune, 1)
+    data = scored_data(dlpruning_handle, 2)
+    classifier.require_classification("add_dl_pruning_batches")
+    require_fit(classifier, data)
+    source = open_source(samples_or_files, labels, skip_bad, classifier, 3)
+    check_workers(client, 4)
+    job = ScoringJob(classifier, data.fresh(), source.preprocessing, images_per_run(classifier, len(source.data)))
+    data.merge(_score(job, source.data, client, progress or (lambda _name, _share: None)))
+    return {one.name: one.reason for one in source.data.skipped.values()}
+
+
+def _score(job: ScoringJob, images: LabelledImages, client: Workers, progress: Progress) -> PruningData:
+    """Return pruning data that have seen all the images."""
+    total, done = job.empty.fresh(), 0
+    cut = (ScoringPart(part, total.calibration.bound) for part in parts(images, range(len(images)), job.batch))
+    progress("score", 0.0)
+    for scored in in_order(client, job, cut):
+        total.absorb(scored.findings)
+        images.skipped.update(scored.skipped)
+        done += scored.findings.count + len(scored.skipped)
+        progress("score", done / len(images))
+    if not total.count:
+        raise ImagesError("There is no readable image to score.")
+    return total

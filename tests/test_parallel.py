@@ -1,0 +1,267 @@
+"""Scoring many images with threads, with processes, and with a dask cluster that loses a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from models import plain
+from PIL import Image
+
+import dlprune as ha
+from dlprune.classifier import Classifier
+from dlprune.demo import demo_images
+from dlprune.handle import new_handle, unwrap
+from dlprune.imagefiles import ImagesError
+from dlprune.parallel import crew
+from dlprune.pruningdata import PruningData
+
+NUMBER = 600
+
+
+@pytest.fixture(scope="module")
+def model() -> ha.HHandle:
+    handle = ha.read_dl_model(ha.demo_model_file())
+    ha.set_dl_model_param(handle, "batch_size", 50)
+    return handle
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded images as files, one folder per class."""
+    path = tmp_path_factory.mktemp("digits")
+    for number, (pixels, label) in enumerate(zip(*demo_images(), strict=True)):
+        (path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path / str(label) / f"{number}.png")
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_by_one(model: ha.HHandle) -> PruningData:
+    """What the plain operator makes of the embedded images, batch after batch."""
+    pruning, samples = created(model), ha.demo_samples()
+    for first in range(0, NUMBER, 50):
+        ha.add_dl_pruning_batch(model, pruning, samples[first : first + 50])
+    return data_of(pruning)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as found:
+        yield found
+
+
+def created(model: ha.HHandle, mode: str = "oracle") -> ha.HHandle:
+    pruning = ha.create_dl_pruning(model, mode, [])
+    ha.set_dl_pruning_param(pruning, "calibration_image_num", 40)
+    return pruning
+
+
+def data_of(pruning: ha.HHandle) -> PruningData:
+    return unwrap(pruning, "dl_pruning", PruningData, 1)
+
+
+def assert_same(pruning: ha.HHandle, expected: PruningData) -> None:
+    found = data_of(pruning)
+    assert found.count == expected.count
+    np.testing.assert_allclose(found.scores(), expected.scores(), rtol=1e-6)
+    for one, other in zip(found.calibration.arrays(), expected.calibration.arrays(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+# --- on this machine --------------------------------------------------------------------------------------------------
+
+
+def test_threads_find_what_the_plain_operator_finds(model: ha.HHandle, one_by_one: PruningData):
+    """Also a second call adds up, and progress runs from 0 to 1."""
+    pruning, shares = created(model), []
+    samples = ha.demo_samples()
+    ha.add_dl_pruning_batches(model, pruning, samples[:410], progress=lambda name, share: shares.append((name, share)))
+    ha.add_dl_pruning_batches(model, pruning, samples[410:])
+    assert_same(pruning, one_by_one)
+    assert shares[0] == ("score", 0.0)
+    assert shares[-1] == ("score", 1.0)
+    assert shares == sorted(shares)
+
+
+def test_processes_find_the_same(model: ha.HHandle, folder: Path, one_by_one: PruningData):
+    """They read the files themselves; the model travels to each of them."""
+    pruning = created(model)
+    assert ha.add_dl_pruning_batches(model, pruning, folder, 2) == {}
+    assert_same(pruning, one_by_one)
+
+
+def _as_folder(folder: Path, tmp_path: Path) -> tuple[object, dict[str, object]]:
+    return str(folder), {}
+
+
+def _as_names(folder: Path, tmp_path: Path) -> tuple[object, dict[str, object]]:
+    files = sorted(folder.rglob("*.png"))
+    return files, {"labels": [int(file.parent.name) for file in files]}
+
+
+def _as_archive(folder: Path, tmp_path: Path) -> tuple[object, dict[str, object]]:
+    images, labels = demo_images()
+    np.savez_compressed(tmp_path / "digits.npz", images=images, labels=labels)
+    return tmp_path / "digits.npz", {}
+
+
+@pytest.mark.parametrize("source", [_as_folder, _as_names, _as_archive])
+def test_images_may_come_from_files(
+    model: ha.HHandle,
+    folder: Path,
+    tmp_path: Path,
+    one_by_one: PruningData,
+    source: Callable[[Path, Path], tuple[object, dict[str, object]]],
+):
+    """A folder with a sub-folder per class, a list of names with class ids, an archive."""
+    pruning = created(model)
+    given, options = source(folder, tmp_path)
+    ha.add_dl_pruning_batches(model, pruning, given, **options)
+    assert_same(pruning, one_by_one)
+
+
+@pytest.mark.parametrize("mode", ["gram_greedy", "l1"])
+def test_other_modes_add_up_as_well(mode: str):
+    """Second moments, and modes that only remember images."""
+    model = new_handle("dl_model", Classifier.from_proto(plain()))
+    images = np.random.default_rng(3).standard_normal((150, 8, 8, 3)).astype(np.float32)
+    samples = [ha.from_python_dict({"image": ha.himage_from_numpy_array(image)}) for image in images]
+    whole, cut = created(model, mode), created(model, mode)
+    ha.set_dl_model_param(model, "batch_size", 150)
+    ha.add_dl_pruning_batch(model, whole, samples)
+    ha.set_dl_model_param(model, "batch_size", 4)
+    ha.add_dl_pruning_batches(model, cut, samples)
+    assert_same(cut, data_of(whole))
+
+
+def test_a_fixed_batch_is_filled_up_and_every_image_counts_once():
+    """Seven images in batches of four give what seven batches of one give."""
+    images = np.random.default_rng(4).standard_normal((7, 8, 8, 3)).astype(np.float32)
+    samples = [ha.from_python_dict({"image": ha.himage_from_numpy_array(image)}) for image in images]
+    found = []
+    for batch in (4, 1):
+        model = new_handle("dl_model", Classifier.from_proto(plain(batch=batch)))
+        pruning = created(model)
+        ha.add_dl_pruning_batches(model, pruning, samples)
+        found.append(data_of(pruning))
+    assert found[0].count == found[1].count == 7
+    np.testing.assert_allclose(found[0].scores(), found[1].scores(), rtol=1e-5)
+
+
+def test_only_a_few_images_are_taken_ahead_of_the_workers(model: ha.HHandle):
+    """At most twice as many parts are under way as there are workers, however many images there are."""
+    taken, done = [], []
+
+    def parts() -> Iterator[int]:
+        for number in range(40):
+            taken.append(number)
+            assert len(taken) - len(done) <= 5  # two threads: four parts under way, and the one just taken
+            yield number
+
+    for number in crew.in_order(None, lambda part: 2 * part, parts()):
+        done.append(number)
+    assert done == [2 * number for number in range(40)]
+
+
+def test_remembered_images_do_not_hold_on_to_their_batches(model: ha.HHandle, one_by_one: PruningData):
+    """Each is a copy of its own, so that memory is bounded by their number."""
+    assert all(image.base is None for image, _ in one_by_one.calibration._items.values())
+
+
+# --- on a cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_changes_nothing(client: Client, model: ha.HHandle, folder: Path, one_by_one: PruningData):
+    """One of two worker processes gets SIGKILL while it works; scores and images are those of one process."""
+    victims = list(client.run(os.getpid).values())[:1]
+
+    def kill(_name: str, share: float) -> None:
+        if 0.1 < share < 0.9 and victims:
+            os.kill(victims.pop(), signal.SIGKILL)
+
+    pruning = created(model)
+    assert ha.add_dl_pruning_batches(model, pruning, folder, client, progress=kill) == {}
+    assert not victims
+    assert_same(pruning, one_by_one)
+
+
+def test_a_cluster_takes_samples_and_forgets_its_job(client: Client, model: ha.HHandle, one_by_one: PruningData):
+    """Images in memory travel part by part; afterwards no worker keeps the model."""
+    pruning = created(model)
+    ha.add_dl_pruning_batches(model, pruning, ha.demo_samples(), client)
+    assert_same(pruning, one_by_one)
+    plugins = client.run(lambda dask_worker: list(dask_worker.plugins))
+    assert not [name for names in plugins.values() for name in names if name.startswith("dlprune")]
+
+
+def test_unreadable_files_are_listed_or_left_out(client: Client, model: ha.HHandle, folder: Path, tmp_path: Path):
+    """The error and the result name them; after an error nothing has been added."""
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    files = [*sorted(folder.rglob("*.png"))[:70], tmp_path / "broken.png"]
+    for workers in (None, client):
+        pruning = created(model)
+        with pytest.raises(ImagesError, match=r"broken\.png: it is no image"):
+            ha.add_dl_pruning_batches(model, pruning, files, workers)
+        assert ha.get_dl_pruning_param_s(pruning, "scored_image_num") == 0
+        skipped = ha.add_dl_pruning_batches(model, pruning, files, workers, skip_bad=True)
+        assert skipped == {str(tmp_path / "broken.png"): "it is no image"}
+        assert ha.get_dl_pruning_param_s(pruning, "scored_image_num") == 70
+
+
+def test_a_worker_with_another_version_is_refused(client: Client, model: ha.HHandle, monkeypatch: pytest.MonkeyPatch):
+    """Error 7913 names both versions."""
+    monkeypatch.setattr(ha, "__version__", "99.0")
+    with pytest.raises(ha.HOperatorError, match=r"the worker has dlprune .*, the client 99\.0") as caught:
+        ha.add_dl_pruning_batches(model, created(model), ha.demo_samples()[:20], client)
+    assert caught.value.error_code == 7913
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "code", "match"),
+    [
+        ([], {}, 1303, "at least one"),
+        (3.5, {}, 1203, "samples, file names"),
+        (["a.png", 4], {}, 1203, "a handle is needed"),
+        (["a.png"], {"labels": [1, 2]}, 1403, "one class id per file"),
+        (["a.png"], {"labels": [77]}, 7793, "labels holds 77"),
+        ("demo", {"labels": [1]}, 1203, "labels go with a list"),
+        ("demo", {"client": 0}, 1304, "0 processes"),
+        ("demo", {"client": "scheduler:8786"}, 1204, r"distributed\.Client"),
+        ("demo", {"client": True}, 1204, "True"),
+    ],
+)
+def test_bad_input_is_refused(
+    model: ha.HHandle, folder: Path, given: object, options: dict[str, object], code: int, match: str
+):
+    """The codes are those of the third and fourth parameter."""
+    with pytest.raises(ha.HOperatorError, match=match) as caught:
+        ha.add_dl_pruning_batches(model, created(model), folder if given == "demo" else given, **options)
+    assert caught.value.error_code == code
+
+
+def test_a_bad_sample_is_named_by_its_number_in_the_whole_list(model: ha.HHandle):
+    """Also where it stands in a later part; nothing has been added."""
+    samples = ha.demo_samples()[:130]
+    samples[117] = ha.from_python_dict({"image_label_id": 1})
+    pruning = created(model)
+    with pytest.raises(ha.HOperatorError, match="Sample 117 has no 'image'"):
+        ha.add_dl_pruning_batches(model, pruning, samples)
+    assert ha.get_dl_pruning_param_s(pruning, "scored_image_num") == 0
+
+
+def test_a_closed_client_is_an_operator_error(client: Client, model: ha.HHandle):
+    """Error 7913 says what state it is in."""
+    other = Client(client.scheduler.address)
+    other.close()
+    with pytest.raises(ha.HOperatorError, match="its client is closed") as caught:
+        ha.add_dl_pruning_batches(model, created(model), ha.demo_samples()[:20], other)
+    assert caught.value.error_code == 7913
