@@ -44,6 +44,7 @@ from dlprune.tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_h
 if TYPE_CHECKING:  # at run time __getattr__ brings them
     from dlprune.demo import demo_model_file, demo_samples
     from dlprune.hparams import get_pruning_hparams, parse_pruning_hparams
+    from dlprune.imageoperators import read_image, write_image
     from dlprune.insight import compare_dl_pruning_scores, get_dl_pruning_sensitivity
     from dlprune.model import (
         apply_dl_model,
@@ -57,6 +58,12 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         write_dl_model,
     )
     from dlprune.parallel.operators import add_dl_pruning_batches
+    from dlprune.procedures.preprocessing import (
+        create_dl_preprocess_param,
+        create_dl_preprocess_param_from_model,
+        gen_dl_samples_from_images,
+        preprocess_dl_samples,
+    )
     from dlprune.pruning import (
         add_dl_pruning_batch,
         create_dl_pruning,
@@ -96,6 +103,8 @@ __all__ = [
     "HObject",
     "himage_as_numpy_array",
     "himage_from_numpy_array",
+    "read_image",
+    "write_image",
     # Dictionaries
     "as_python_dict",
     "as_python_dict_s",
@@ -115,6 +124,11 @@ __all__ = [
     "set_dict_tuple",
     "set_dict_tuple_at",
     "write_dict",
+    # Samples
+    "create_dl_preprocess_param",
+    "create_dl_preprocess_param_from_model",
+    "gen_dl_samples_from_images",
+    "preprocess_dl_samples",
     # Models
     "apply_dl_model",
     "clear_dl_model",
@@ -170,6 +184,8 @@ _LATE = (
     "dlprune.training.operators",
     "dlprune.report.operators",
     "dlprune.demo",
+    "dlprune.imageoperators",
+    "dlprune.procedures.preprocessing",
 )
 
 

@@ -240,7 +240,7 @@ class Classifier:
         if not params.image_height or not params.image_width:
             raise HOperatorError(
                 H_ERR_DL_PARAM_NOT_AVAILABLE,
-                "The model leaves the image size open; set 'image_width' and 'image_height' first.",
+                "The model leaves the image size open; set 'image_dimensions' ([width, height, channels]) first.",
             )
         if image.layout == "NHWC":
             return batch, params.image_height, params.image_width, image.channels

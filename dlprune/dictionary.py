@@ -38,6 +38,7 @@ from dlprune.tuples import (
     TupleLike,
     no_generic_parameters,
     scalar,
+    to_file_name,
     to_int,
     to_str,
     to_tuple,
@@ -483,13 +484,15 @@ def _unpack_element(element: Any) -> Element:
 register_serializer("dict", Dictionary, _pack, _unpack)
 
 
-def write_dict(dict_handle: HHandle, file_name: str, gen_param_name: TupleLike, gen_param_value: TupleLike) -> None:
+def write_dict(
+    dict_handle: HHandle, file_name: str | os.PathLike[str], gen_param_name: TupleLike, gen_param_value: TupleLike
+) -> None:
     """Write a dictionary with everything in it (images, nested dictionaries, models) to a file.
 
     The file holds JSON in a format of dlprune; HALCON cannot read it. An existing file is replaced in one step.
 
-    Parameters: `dict_handle` ('dict'), `file_name` (str); `gen_param_name`, `gen_param_value` (none exist: give []).
-    Raises HOperatorError 3142 (cannot be written), 1303 (a generic parameter), 2455 (a handle in it cannot be
+    Parameters: `dict_handle` ('dict'), `file_name` (str or path); `gen_param_name`, `gen_param_value` (none exist: give
+    []). Raises HOperatorError 3142 (cannot be written), 1303 (a generic parameter), 2455 (a handle in it cannot be
     serialized), 2456 (dictionary contains itself). Source: HALCON operator write_dict.
 
     Example:
@@ -500,7 +503,7 @@ def write_dict(dict_handle: HHandle, file_name: str, gen_param_name: TupleLike, 
         {'a': 1}
     """
     unwrap_dict(dict_handle, 1)
-    path = Path(to_str(file_name, "file_name", 2))
+    path = Path(to_file_name(file_name, "file_name", 2))
     no_generic_parameters(gen_param_name, gen_param_value, 3)
     data = encode_content(dict_handle)
     try:
@@ -509,16 +512,16 @@ def write_dict(dict_handle: HHandle, file_name: str, gen_param_name: TupleLike, 
         raise HOperatorError(H_ERR_FILE_WR, f"{os.fspath(path)!r} cannot be written: {error}.") from None
 
 
-def read_dict(file_name: str, gen_param_name: TupleLike, gen_param_value: TupleLike) -> HHandle:
+def read_dict(file_name: str | os.PathLike[str], gen_param_name: TupleLike, gen_param_value: TupleLike) -> HHandle:
     """Read a dictionary that write_dict wrote.
 
-    Parameters: `file_name` (str); `gen_param_name`, `gen_param_value` (no generic parameters exist: give []).
+    Parameters: `file_name` (str or path); `gen_param_name`, `gen_param_value` (no generic parameters exist: give []).
     Returns a handle of type 'dict'. Raises HOperatorError 5200 (no such file), 9580 (another format, e.g. HALCON's
     own, or damaged), 1302 (a generic parameter). Source: HALCON operator read_dict.
 
     Example: see write_dict.
     """
-    path = to_str(file_name, "file_name", 1)
+    path = to_file_name(file_name, "file_name", 1)
     no_generic_parameters(gen_param_name, gen_param_value, 2)
     try:
         data = Path(path).read_bytes()

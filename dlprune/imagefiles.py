@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -117,9 +118,23 @@ class ImageFiles:
     def _read_one(self, index: int) -> Pixels | Unreadable:
         try:
             return read_image_file(self.paths[index])
+        except HError:
+            raise
         except Exception as error:  # Pillow's decoders raise almost anything on damaged files
             unknown = type(error).__name__ == "UnidentifiedImageError"
             return Unreadable(self.names[index], "it is no image" if unknown else str(error) or type(error).__name__)
+
+
+def pillow_image(what: str) -> ModuleType:
+    """Return Pillow's module Image, which the core of dlprune does without; `what` needs it, for the message.
+
+    Raises HError if Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise HError(f"{what} needs Pillow; install it with: pip install 'dlprune[images]'") from None
+    return Image
 
 
 def read_image_file(path: str | os.PathLike[str]) -> Pixels:
@@ -128,9 +143,7 @@ def read_image_file(path: str | os.PathLike[str]) -> Pixels:
     Palettes and other colour spaces become red, green, blue; transparency is dropped; only the first page is read.
     Raises OSError or an exception of Pillow if the file cannot be decoded.
     """
-    from PIL import Image  # extra `cli`
-
-    with Image.open(path) as image:
+    with pillow_image("Reading images").open(path) as image:
         if image.mode in ("1", "LA", "La"):
             return np.asarray(image.convert("L"))
         if image.mode.startswith("I;16"):

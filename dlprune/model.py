@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from dlprune.handle import HHandle, new_handle, unwrap
 from dlprune.image import HObject, himage_from_numpy_array
 from dlprune.samples import images, read_samples
 from dlprune.serialization import deserialize_handle, register_serializer, serialize_handle
-from dlprune.tuples import Element, HTuple, TupleLike, scalar, to_str, to_strings, to_tuple
+from dlprune.tuples import Element, HTuple, TupleLike, scalar, to_file_name, to_str, to_strings, to_tuple
 
 register_serializer("dl_model", Classifier, Classifier.to_bytes, Classifier.from_bytes)
 
@@ -36,10 +37,10 @@ def unwrap_model(handle: object, index: int) -> Classifier:
 
 
 @guarded(H_ERR_DL_READ_ONNX)
-def read_dl_model(file_name: str) -> HHandle:
+def read_dl_model(file_name: str | os.PathLike[str]) -> HHandle:
     """Read a classifier from an ONNX file.
 
-    Parameters: `file_name` (str, ends in .onnx; opset 7 and up; external data beside the file). Parameters that
+    Parameters: `file_name` (str or path, ends in .onnx; opset 7 and up; external data beside the file). Parameters that
     write_dl_model stored come back; otherwise class ids are 0, 1, …, class names 'class_0', …, the image range
     −127…128. The batch size of the file if it is fixed, else 1; a height and width that the file leaves open are 224
     if the graph runs with that, else unset. 'type' is 'classification' if the graph has one float image input with
@@ -52,18 +53,18 @@ def read_dl_model(file_name: str) -> HHandle:
         >>> ha.read_dl_model(ha.demo_model_file())
         HHandle('dl_model')
     """
-    return new_handle("dl_model", Classifier.read(to_str(file_name, "file_name", 1)))
+    return new_handle("dl_model", Classifier.read(to_file_name(file_name, "file_name", 1)))
 
 
 @guarded(H_ERR_DL_WRITE_ONNX)
-def write_dl_model(dlmodel_handle: HHandle, file_name: str) -> None:
+def write_dl_model(dlmodel_handle: HHandle, file_name: str | os.PathLike[str]) -> None:
     """Check a model and write it to an ONNX file in one step; nothing half-written remains if it fails.
 
     The opset stays as it was read. All parameters but 'device', 'gpu' and 'runtime' are stored with it. Weights of more
     than 1.9 GB go into a second file, file_name + '.data'.
 
-    Parameters: `dlmodel_handle` ('dl_model'), `file_name` (str, ends in .onnx). Raises HOperatorError 7803 (other
-    format, missing folder, no permission, invalid model), 2404/2454 (unsuitable handle).
+    Parameters: `dlmodel_handle` ('dl_model'), `file_name` (str or path, ends in .onnx). Raises HOperatorError 7803
+    (other format, missing folder, no permission, invalid model), 2404/2454 (unsuitable handle).
     Source: HALCON operator write_dl_model.
 
     Example:
@@ -75,7 +76,7 @@ def write_dl_model(dlmodel_handle: HHandle, file_name: str) -> None:
         >>> ha.get_dl_model_param(ha.read_dl_model(path), "type")
         ['classification']
     """
-    unwrap_model(dlmodel_handle, 1).write(to_str(file_name, "file_name", 2))
+    unwrap_model(dlmodel_handle, 1).write(to_file_name(file_name, "file_name", 2))
 
 
 @guarded(H_ERR_DL_WRITE_ONNX)

@@ -12,13 +12,16 @@ import numpy.typing as npt
 
 from .classifier import Array, Classifier
 from .errors import HError
+from .imagefiles import pillow_image
 
 Pixels: TypeAlias = npt.NDArray[Any]
 Fit: TypeAlias = Literal["stretch", "crop", "pad", "pad-end", "line"]
 ChannelOrder: TypeAlias = Literal["rgb", "bgr"]
+Stretch: TypeAlias = Literal["none", "first-channel", "all-channels"]
 
 FITS: Final[tuple[Fit, ...]] = get_args(Fit)
 CHANNEL_ORDERS: Final[tuple[ChannelOrder, ...]] = get_args(ChannelOrder)
+STRETCHES: Final[tuple[Stretch, ...]] = get_args(Stretch)
 #: Entry of the model parameter 'meta_data' that keeps the preprocessing with the model.
 META_DATA_KEY: Final = "preprocessing"
 # Grey from red, green and blue (ITU-R 601), as cameras and Pillow compute it.
@@ -27,6 +30,26 @@ _LUMA: Final = np.array([0.299, 0.587, 0.114], np.float32)
 
 class PreprocessingError(HError):
     """An image cannot be brought into the form that the classifier needs."""
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    """The form that an image is brought to: its size in pixels, and the numbers that black and white become."""
+
+    height: int
+    width: int
+    channels: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, classifier: Classifier) -> ImageForm:
+        """Return the form that a classifier takes. Raises HOperatorError 7788 or 7912."""
+        classifier.input_shape()  # raises where the size is still open
+        params = classifier.params
+        return cls(
+            params.image_height, params.image_width, classifier.channels, params.image_range_min, params.image_range_max
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +69,8 @@ class Preprocessing:
         mean, std: one number, or one per channel; empty = not used.
         white: grey value that becomes image_range_max; 0 = by pixel type: 255 or 65535, and floating-point pixels count
             as preprocessed already.
+        stretch: 'first-channel' or 'all-channels': instead of 0 and white, the darkest and the lightest value of the
+            first channel (or of each channel) become image_range_min and image_range_max; 'none' = not.
     """
 
     fit: Fit = "stretch"
@@ -55,6 +80,7 @@ class Preprocessing:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     white: float = 0.0
+    stretch: Stretch = "none"
 
     def __post_init__(self) -> None:
         if self.fit not in FITS:
@@ -63,6 +89,8 @@ class Preprocessing:
             raise PreprocessingError(
                 f"The channel order {self.channel_order!r} is not known; possible are {', '.join(CHANNEL_ORDERS)}."
             )
+        if self.stretch not in STRETCHES:
+            raise PreprocessingError(f"stretch {self.stretch!r} is not known; possible are {', '.join(STRETCHES)}.")
         if any(value <= 0 for value in self.std):
             raise PreprocessingError(f"std {list(self.std)} must be above 0.")
         if self.resize < 0 or self.white < 0:
@@ -70,10 +98,14 @@ class Preprocessing:
 
     def check(self, classifier: Classifier) -> None:
         """Raise PreprocessingError if mean or std do not fit the channels of a classifier."""
+        self.check_channels(classifier.channels)
+
+    def check_channels(self, channels: int) -> None:
+        """Raise PreprocessingError if mean or std do not fit a number of channels."""
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) not in (0, 1, classifier.channels):
+            if len(values) not in (0, 1, channels):
                 raise PreprocessingError(
-                    f"{name} has {len(values)} values; 1 or, one per channel, {classifier.channels} are needed."
+                    f"{name} has {len(values)} values; 1 or, one per channel, {channels} are needed."
                 )
 
     def apply(self, pixels: Pixels, classifier: Classifier) -> Array:
@@ -81,23 +113,26 @@ class Preprocessing:
 
         Raises PreprocessingError (channels that cannot be converted, pixel type), HOperatorError 7788 or 7912.
         """
-        self.check(classifier)
-        classifier.input_shape()  # raises where the size is still open
-        params, channels = classifier.params, classifier.channels
+        return self.bring(pixels, ImageForm.of(classifier))
+
+    def bring(self, pixels: Pixels, form: ImageForm) -> Array:
+        """Return an image as float32 [height, width, channels] in a form. Raises PreprocessingError; see apply."""
+        self.check_channels(form.channels)
         image = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
         if image.ndim != 3 or 0 in image.shape:
             raise PreprocessingError(f"An image of height × width (× channels) is needed, not {pixels.shape}.")
         if image.dtype == np.bool_:
             image = image * np.uint8(255)
         white = self.white or _white(image.dtype)
-        size = (params.image_height, params.image_width)
-        image = _with_channels(self._resized(image, size, white), channels)
-        if self.channel_order == "bgr" and channels == 3:
+        image = self._resized(image, (form.height, form.width), white)
+        if self.stretch != "none":
+            image, white = _stretched(image, self.stretch), 1.0
+        image = _with_channels(image, form.channels)
+        if self.channel_order == "bgr" and form.channels == 3:
             image = image[:, :, ::-1]
         result: Array = image.astype(np.float32)
         if white:
-            low, high = params.image_range_min, params.image_range_max
-            result = result * np.float32((high - low) / white) + np.float32(low)
+            result = result * np.float32((form.high - form.low) / white) + np.float32(form.low)
         if self.mean:
             np.subtract(result, np.array(self.mean, np.float32), out=result)
         if self.std:
@@ -167,6 +202,16 @@ def _white(dtype: np.dtype[Any]) -> float:
     return 255.0 if dtype.itemsize == 1 else 65535.0
 
 
+def _stretched(image: Pixels, stretch: Stretch) -> Array:
+    """Return an image whose darkest value is 0 and whose lightest is 1; one of a single value becomes 0."""
+    values: Array = image.astype(np.float32)
+    decisive = values[:, :, :1] if stretch == "first-channel" else values
+    dark = decisive.min(axis=(0, 1))
+    span = decisive.max(axis=(0, 1)) - dark
+    result: Array = (values - dark) / np.where(span > 0, span, np.float32(1))
+    return result
+
+
 def _with_channels(image: Pixels, channels: int) -> Pixels:
     """Turn grey into colour or colour into grey; an alpha channel is dropped."""
     found = image.shape[2]
@@ -188,9 +233,8 @@ def resize(image: Pixels, size: tuple[int, int]) -> Pixels:
     """
     if image.shape[:2] == size:
         return image
-    from PIL import Image  # only needed where sizes differ
-
+    pillow = pillow_image("Scaling images")  # only where sizes differ
     target = (size[1], size[0])
     planes = [p if p.dtype == np.uint8 else p.astype(np.float32) for p in np.moveaxis(image, 2, 0)]
-    scaled = [np.asarray(Image.fromarray(p).resize(target, Image.Resampling.BILINEAR)) for p in planes]
+    scaled = [np.asarray(pillow.fromarray(p).resize(target, pillow.Resampling.BILINEAR)) for p in planes]
     return np.stack(scaled, axis=2)

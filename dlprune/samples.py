@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dlprune.classifier import Array, Classifier
-from dlprune.dictionary import Dictionary, unwrap_dict
+from dlprune.dictionary import Dictionary, from_python_dict, unwrap_dict
 from dlprune.errors import (
     H_ERR_DL_CLASS_IDS_INVALID,
     H_ERR_DL_INPUT_WRONG_BS,
@@ -38,8 +38,14 @@ class Batch:
 def read_samples(dlsample_batch: object, index: int) -> list[Dictionary]:
     """Return the dictionaries behind the sample handles of control parameter number `index`.
 
+    Python dicts in the place of handles are taken as from_python_dict takes them (beyond HALCON).
+
     Raises HTupleConversionError, HOperatorError 1200 + index (no handle), 2404 or 2454 with the number of the sample.
     """
+    if isinstance(dlsample_batch, Mapping):
+        dlsample_batch = [dlsample_batch]
+    if isinstance(dlsample_batch, Sequence) and not isinstance(dlsample_batch, str):
+        dlsample_batch = [from_python_dict(one) if isinstance(one, Mapping) else one for one in dlsample_batch]
     samples: list[Dictionary] = []
     for handle in to_handles(dlsample_batch, "dlsample_batch", index):
         try:
@@ -102,6 +108,9 @@ def pixels_of(sample: Dictionary, number: int, classifier: Classifier) -> Array:
     height, width, depth = pixels.shape
     found = f"width {width}, height {height}, {depth} channels, {pixels.dtype}"
     if (height, width, depth) != (params.image_height, params.image_width, channels) or pixels.dtype != np.float32:
+        image = classifier.image
+        if image is not None and None in (image.height, image.width):
+            expected += " (the file leaves the size open: set 'image_dimensions' to work with another one)"
         raise HOperatorError(
             H_ERR_DL_INPUT_WRONG_VALUES,
             f"Sample {number}, {IMAGE!r}: found {found}; expected {expected}. Preprocess the image to that form.",

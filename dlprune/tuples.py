@@ -6,6 +6,7 @@ arrays are accepted as well; bool, None and nesting are not, because HALCON has 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TypeAlias
 
@@ -90,6 +91,11 @@ def to_str(value: object, name: str, index: int) -> str:
     if not isinstance(element, str):
         raise HOperatorError(H_ERR_WIPT1 + index - 1, f"{name} is {element!r}; a string is needed.")
     return element
+
+
+def to_file_name(value: object, name: str, index: int) -> str:
+    """Convert a control parameter that must name one file: a string, or (beyond HALCON) a path object; see to_str."""
+    return to_str(os.fspath(value) if isinstance(value, os.PathLike) else value, name, index)
 
 
 def to_int(value: object, name: str, index: int) -> int:

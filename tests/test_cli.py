@@ -429,11 +429,13 @@ def test_options_of_the_same_name_have_the_same_meaning_in_all_commands() -> Non
 def test_without_its_packages_the_command_says_which_extra_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "_NEEDED", ("no_such_package_here",))
+    monkeypatch.setattr(cli, "_NEEDED", {"pip-name": "no_such_package_here"})
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     assert stopped.value.code == 1
-    assert "pip install 'dlprune[cli]'" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "missing here: pip-name" in message
+    assert "pip install 'dlprune[cli]'" in message
 
 
 def test_the_installed_command_runs_in_a_process_of_its_own(model_file: str) -> None:

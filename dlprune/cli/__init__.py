@@ -6,12 +6,13 @@ import contextlib
 import importlib.util
 import sys
 
-_NEEDED = ("typer", "rich", "PIL")
+#: Packages as pip knows them, and the modules that they bring.
+_NEEDED = {"typer": "typer", "rich": "rich", "pillow": "PIL"}
 
 
 def main() -> None:
     """Run the command line; without the packages that it needs, say how to install them."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [package for package, module in _NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         print(
             f"The command line needs the extra 'cli' (missing here: {', '.join(missing)}). Install it with:\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..parameters import bad_value
 from ..pruning import scored_data
 from ..pruningdata import PruningData
 from ..samples import images, labels, read_samples
-from ..tuples import to_int, to_str
+from ..tuples import to_file_name, to_int
 from .content import Integers, Measures, Pair, Test, gather, test_of
 from .files import report_path, write_report
 
@@ -26,7 +27,7 @@ def write_dl_pruning_report(
     dlpruning_handle: HHandle,
     dlmodel_handle: HHandle,
     dlmodel_handle_pruned: HHandle,
-    file_name: str,
+    file_name: str | os.PathLike[str],
     *,
     samples: Sequence[HHandle] = (),
     curve: Sequence[tuple[float, float]] = (),
@@ -64,7 +65,7 @@ def write_dl_pruning_report(
     """
     data = scored_data(dlpruning_handle, 1)
     classifier, pruned = unwrap_model(dlmodel_handle, 2), unwrap_model(dlmodel_handle_pruned, 3)
-    path = report_path(to_str(file_name, "file_name", 4))
+    path = report_path(to_file_name(file_name, "file_name", 4))
     for one in (classifier, pruned):
         one.require_classification("write_dl_pruning_report")
     _require_same_output(classifier, pruned)

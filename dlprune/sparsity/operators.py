@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +14,7 @@ from ..handle import HHandle, new_handle
 from ..model import unwrap_model
 from ..payload import SEM_TYPE, payload_of
 from ..quantised import refuse_quantised
-from ..tuples import to_str
+from ..tuples import to_file_name
 from .magnitude import MagnitudeData
 from .masks import Pooling
 from .recipe import Recipe
@@ -183,7 +185,7 @@ def strip_pruning(dlmodel_handle: HHandle, dlpruning_handle: HHandle, remove_emp
 
 
 @guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
-def write_sparse_model(dlmodel_handle: HHandle, file_name: str) -> None:
+def write_sparse_model(dlmodel_handle: HHandle, file_name: str | os.PathLike[str]) -> None:
     """Write a model like write_dl_model, with ONNX's sparse storage for each weight where that takes fewer bytes.
 
     That is where more than two thirds of a weight are zero: a position takes eight bytes. read_dl_model, ONNX Runtime
@@ -204,7 +206,7 @@ def write_sparse_model(dlmodel_handle: HHandle, file_name: str) -> None:
         >>> os.path.getsize(path) < 0.5 * os.path.getsize(ha.demo_model_file())
         True
     """
-    unwrap_model(dlmodel_handle, 1).write(to_str(file_name, "file_name", 2), sparse=True)
+    unwrap_model(dlmodel_handle, 1).write(to_file_name(file_name, "file_name", 2), sparse=True)
 
 
 def pruning_summaries(dlpruning_handle: HHandle) -> HHandle:
