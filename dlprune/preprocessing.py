@@ -161,11 +161,14 @@ class Preprocessing:
         padded[top : top + inner[0], left : left + inner[1]] = resize(image, inner)
         return padded
 
+    def entries(self) -> dict[str, Any]:
+        """Return the settings that differ from the defaults."""
+        default = Preprocessing()
+        return {name: value for name, value in dataclasses.asdict(self).items() if value != getattr(default, name)}
+
     def to_json(self) -> str:
         """Return the settings that differ from the defaults as JSON, for the model's meta data."""
-        default = Preprocessing()
-        values = {name: value for name, value in dataclasses.asdict(self).items() if value != getattr(default, name)}
-        return json.dumps(values)
+        return json.dumps(self.entries())
 
 
 def preprocessing_of(classifier: Classifier) -> Preprocessing:

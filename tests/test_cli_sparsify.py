@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -78,6 +83,41 @@ def test_empty_kernels_can_leave(files: tuple[str, Path], tmp_path: Path):
     assert Path(out).stat().st_size < Path(model).stat().st_size
 
 
+def test_m_by_n_makes_so_many_zeros_in_every_group_of_input_channels(files: tuple[str, Path], tmp_path: Path):
+    """Of four neighbouring input channels two are zero; training also imitates the model as it was."""
+    model, images = files
+    out = tmp_path / "sparse.onnx"
+    run(model, "--images", images, "--out", out, "--m-by-n", "2:4", "--distill", "--epochs", 2, *OPTIONS)
+    graph = unwrap_model(ha.read_dl_model(str(out)), 1).model.graph
+    (weight,) = (value.const_value.numpy() for name, value in graph.initializers.items() if name == "w2")
+    kernels, channels = weight.shape[:2]
+    whole = weight[:, : channels // 4 * 4].reshape(kernels, -1, 4, *weight.shape[2:])
+    assert ((whole == 0).sum(axis=2) == 2).all()
+
+
+@pytest.mark.parametrize("sparsity", [["--target-sparsity", 0.8], ["--m-by-n", "1:2"]])
+def test_interrupted_and_resumed(files: tuple[str, Path], tmp_path: Path, sparsity: list[Any]):
+    """Ctrl-C leaves a checkpoint; with --resume the file is that of an uninterrupted run, byte for byte."""
+    model, images = files
+    options = ["--images", images, "--epochs", 40, "--frequency", 7, "--seed", 3, *sparsity, *OPTIONS]
+    whole = json.loads(run(model, *options, "--out", tmp_path / "whole.onnx", "--json").stdout)
+    out, checkpoint = tmp_path / "parts.onnx", tmp_path / "parts.onnx.ckpt"
+    command = [sys.executable, "-m", "dlprune", "sparsify", model, *map(str, options), "-o", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not checkpoint.exists() and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert not out.exists()
+    other = run(model, *options, "--begin", 3, "--out", out, "--resume", checkpoint, code=1)
+    assert "the options of sparsity" in other.output
+    parts = json.loads(run(model, *options, "--out", out, "--resume", checkpoint, "--json").stdout)
+    assert out.read_bytes() == (tmp_path / "whole.onnx").read_bytes()
+    assert parts["history"] == whole["history"]
+    assert not checkpoint.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
@@ -87,6 +127,9 @@ def test_empty_kernels_can_leave(files: tuple[str, Path], tmp_path: Path):
         (["--target-sparsity", 1], 1, "target_sparsity"),
         (["--weight-map", "nowhere:0.5"], 1, "weight_sparsity_map"),
         (["--patience", 2], 2, "--patience"),
+        (["--m-by-n", "4:2"], 2, "--m-by-n"),
+        (["--m-by-n", "2:4", "--target-sparsity", 0.9], 2, "--target-sparsity"),
+        (["--resume", "nowhere"], 2, "nowhere"),
     ],
 )
 def test_wrong_options_are_refused(files: tuple[str, Path], tmp_path: Path, options: list, code: int, message: str):

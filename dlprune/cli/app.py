@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -10,6 +14,7 @@ from typer.core import TyperGroup
 import dlprune
 from dlprune.errors import HError, HOperatorError
 
+from .bundles import with_bundles
 from .commands.compare import compare
 from .commands.demo import demo
 from .commands.doctor import doctor
@@ -18,35 +23,54 @@ from .commands.finetune import finetune
 from .commands.inspect import inspect
 from .commands.prune import prune
 from .commands.sparsify import sparsify
-from .exits import ERROR, IMAGES, INTERRUPTED, StoppedError
-from .options import with_bundles
+from .exits import ERROR, INTERRUPTED, OK, USAGE, StoppedError
 
 _HELP = """
 Prune image classifiers in ONNX files: remove the convolution kernels that matter least.
 
-Exit codes: 0 done; 1 a model, file or operator says no; 2 wrong command line; 3 unusable images; 130 interrupted.
+Exit codes: 0 done; 1 a model, file, image or operator says no; 2 wrong command line; 130 interrupted. With --json an
+error is one JSON object on stderr, {"error": {"message", "code", "exit_code"}}, with HALCON's code where there is one.
 """
+#: What Typer raises for wrong command lines; older versions have it from Click, newer ones bring their own.
+_UsageError: Final[Any] = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
-    """Runs a command; errors made on purpose become one line on stderr and an exit code."""
+    """Runs a command; errors made on purpose become one line, or one JSON object, on stderr and an exit code."""
+
+    _as_json = False
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
+        """Run the command line `args`."""
+        # Wrong options are found before anybody has read the right ones.
+        self._as_json = "--json" in (sys.argv[1:] if args is None else args)
+        return super().main(args, *others, **more)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that `ctx` asks for."""
-        from dlprune.imagefiles import ImagesError
-
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
         except StoppedError as interruption:
-            typer.echo(str(interruption), err=True)
-            raise typer.Exit(interruption.exit_code) from None
+            self._fail(str(interruption), interruption.exit_code)
         except KeyboardInterrupt:
-            typer.echo("Interrupted.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            self._fail("Interrupted.", INTERRUPTED)
+        except BrokenPipeError:  # nobody reads on, as after `| head`; what is still to be printed goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(OK) from None
         except HError as error:
-            code = f" {error.error_code}" if isinstance(error, HOperatorError) else ""
-            typer.echo(f"Error{code}: {error}", err=True)
-            raise typer.Exit(IMAGES if isinstance(error, ImagesError) else ERROR) from None
+            code = error.error_code if isinstance(error, HOperatorError) else None
+            self._fail(str(error), ERROR, f"Error{'' if code is None else f' {code}'}: ", code)
+        except _UsageError as error:
+            if not self._as_json:
+                raise
+            self._fail(error.format_message(), USAGE)
+
+    def _fail(self, message: str, exit_code: int, prefix: str = "", code: int | None = None) -> NoReturn:
+        entries = {"message": message, "code": code, "exit_code": exit_code}
+        typer.echo(json.dumps({"error": entries}, ensure_ascii=False) if self._as_json else prefix + message, err=True)
+        raise typer.Exit(exit_code) from None
 
 
 app = typer.Typer(

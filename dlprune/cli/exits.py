@@ -10,7 +10,6 @@ from typing import Any, Final
 OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2
-IMAGES: Final = 3
 INTERRUPTED: Final = 130
 #: What shells expect of a program that a signal ended: this plus the number of the signal.
 _SIGNAL_BASE: Final = 128

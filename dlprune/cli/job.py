@@ -1,21 +1,21 @@
-"""The work that `prune` and `demo` share: score, remove, write, read again, compare, print."""
+"""The work that `prune` and `demo` share: score, remove, write; then read again, compare, print."""
 
 from __future__ import annotations
 
 import shlex
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 import dlprune as ha
 from dlprune.classifier import Classifier
-from dlprune.evaluation import Contestant, Evaluation, LabelledImages, evaluate
+from dlprune.evaluation import Contestant, Evaluation, evaluate
 from dlprune.model import unwrap_model
-from dlprune.preprocessing import Preprocessing
 from dlprune.pruning import scored_data
 from dlprune.report.content import Measures, Pair, gather, test_of
 from dlprune.report.files import write_report
@@ -24,29 +24,22 @@ from dlprune.report.plots import write_plots
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
 from .output import Output
 from .scoring import ScoringState, ScoringTask, interrupted, score
-from .setup import tell_skipped
+from .setup import Work
 
-_NAMES: Final = ("before", "after")
+NAMES: Final = ("before", "after")
 _RESULTS: Final = ("prunable_conv_num", "prunable_kernel_num", "pruned_kernel_num", "pruned_percentage")
 
 
 @dataclass(frozen=True)
 class PruningJob:
-    """What is to be pruned, with which images, and where the result (and a report) goes.
+    """What is to be pruned, and where the result (and a report) goes.
 
-    `mode` and `settings` are parameters of create_dl_pruning; `test` and `test_indices` tell which images show the
-    accuracy.
+    `mode` and `settings` are parameters of create_dl_pruning.
     """
 
-    model_file: Path
-    model: ha.HHandle
-    preprocessing: Preprocessing
-    data: LabelledImages
-    indices: list[int]
-    test: LabelledImages
-    test_indices: list[int]
+    work: Work
     mode: str
-    settings: dict[str, str | float]
+    settings: Mapping[str, str | float]
     out: Path
     state_file: Path | None = None
     resume: Path | None = None
@@ -57,34 +50,50 @@ class PruningJob:
 
 def run(job: PruningJob, output: Output) -> None:
     """Do the job and print the result. Raises HError, StoppedError, typer.BadParameter."""
-    task = ScoringTask(job.model, job.preprocessing, job.data, job.indices)
-    pruning = ha.create_dl_pruning(job.model, job.mode, ha.from_python_dict(job.settings))
+    work = job.work
+    task = ScoringTask(work.model, work.preprocessing, work.data, work.indices)
+    pruning = ha.create_dl_pruning(work.model, job.mode, ha.from_python_dict(dict(job.settings)))
     state = ScoringState(pruning)
     if job.resume is not None:
         state = ScoringState.read(job.resume, task.fingerprint())
-        output.note(f"Going on after {state.position} of {len(job.indices)} images.")
+        output.note(f"Going on after {state.position} of {len(work.indices)} images.")
         for name, value in job.settings.items():
             ha.set_dl_pruning_param(state.pruning, name, value)
     score(task, state, job.state_file, output)
     try:
         with output.working("Removing kernels"):
-            pruned = ha.gen_dl_pruned_model(job.model, state.pruning)
+            pruned = ha.gen_dl_pruned_model(work.model, state.pruning)
     except KeyboardInterrupt:
         raise interrupted(task, state, job.state_file, signal.SIGINT) from None
     ha.write_dl_model(pruned, str(job.out))
     if job.state_file is not None:
         job.state_file.unlink(missing_ok=True)
-    written = ha.read_dl_model(str(job.out))  # what counts is what is in the file
-    classifiers = (unwrap_model(job.model, 1), unwrap_model(written, 1))
-    evaluation = _evaluation(job, written, output)
-    with output.working("Measuring"):
-        figures = compare_figures(classifiers, (job.model_file, job.out), job.runs, evaluation)
-    tell_skipped(job.data, output)
-    if job.test is not job.data:
-        tell_skipped(job.test, output)
+    classifiers, figures = compare(job, output)
+    work.tell_skipped(output)
     if job.report is not None or job.plots is not None:
         _report(job, state, classifiers, figures, output)
-    _print(job, state, figures, output)
+    results = {name: ha.get_dl_pruning_param_s(state.pruning, name) for name in _RESULTS}
+    layers_table(output, figures, NAMES)
+    tell_figures(job, results, f"{state.images} images scored in {state.batches} batches", figures, output)
+    scored = {"scored_images": state.images, "scored_batches": state.batches}
+    output.json(entries(job, {**results, **scored}, figures))
+
+
+def compare(job: PruningJob, output: Output) -> tuple[tuple[Classifier, Classifier], Figures]:
+    """Read what was written and compare it with the original: what counts is what is in the file."""
+    work = job.work
+    classifiers = (work.classifier, unwrap_model(ha.read_dl_model(str(job.out)), 1))
+    evaluation = _evaluation(work, classifiers, output)
+    with output.working("Measuring"):
+        return classifiers, compare_figures(classifiers, (work.file, job.out), job.runs, evaluation)
+
+
+def _evaluation(work: Work, classifiers: Sequence[Classifier], output: Output) -> Evaluation | None:
+    if not work.test_indices:
+        return None
+    contestants = [Contestant(one, work.preprocessing) for one in classifiers]
+    with output.progress("Testing", len(work.test_indices)) as advance:
+        return evaluate(contestants, work.test, work.test_indices, advance)
 
 
 def _report(
@@ -110,7 +119,7 @@ def _report(
     )
     command = shlex.join(["dlprune", *sys.argv[1:]])
     data = scored_data(state.pruning, 1)
-    report = gather(data, *classifiers, measures, name=job.model_file.name, command=command)
+    report = gather(data, *classifiers, measures, name=job.work.file.name, command=command)
     if job.report is not None:
         write_report(report, job.report)
         output.note(f"Report: {job.report}")
@@ -119,34 +128,25 @@ def _report(
             output.note(f"Figure: {path}")
 
 
-def _evaluation(job: PruningJob, written: ha.HHandle, output: Output) -> Evaluation | None:
-    if not job.test_indices:
-        return None
-    contestants = [Contestant(unwrap_model(model, 1), job.preprocessing) for model in (job.model, written)]
-    with output.progress("Testing", len(job.test_indices)) as advance:
-        return evaluate(contestants, job.test, job.test_indices, advance)
-
-
-def _print(job: PruningJob, state: ScoringState, figures: Figures, output: Output) -> None:
-    results = {name: ha.get_dl_pruning_param_s(state.pruning, name) for name in _RESULTS}
-    layers_table(output, figures, _NAMES)
-    figures_table(output, figures, _NAMES)
-    output.line(f"{state.images} images scored in {state.batches} batches; written: {job.out}")
+def tell_figures(job: PruningJob, results: Mapping[str, Any], what: str, figures: Figures, output: Output) -> None:
+    """Print the comparison, and results and accuracies in lines of their own at the end."""
+    figures_table(output, figures, NAMES)
+    output.line(f"{what}; written: {job.out}")
     for name, value in results.items():
         output.line(f"{name}: {value:.2f}" if isinstance(value, float) else f"{name}: {value}")
-    for name, accuracy in zip(_NAMES, figures.accuracies, strict=True):
+    for name, accuracy in zip(NAMES, figures.accuracies, strict=True):
         output.line(f"accuracy {name}: {'unknown' if accuracy is None else f'{accuracy:.4f}'}")
-    output.json(
-        {
-            "model": str(job.model_file),
-            "out": str(job.out),
-            **results,
-            "scored_images": state.images,
-            "scored_batches": state.batches,
-            **figures_json(figures, _NAMES),
-            "mode": job.mode,
-            "settings": job.settings,
-            "preprocessing": job.preprocessing.to_json(),
-            "skipped": {one.name: one.reason for one in [*job.data.skipped.values(), *job.test.skipped.values()]},
-        }
-    )
+
+
+def entries(job: PruningJob, results: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
+    """Return what --json prints."""
+    return {
+        "model": str(job.work.file),
+        "out": str(job.out),
+        **results,
+        **figures_json(figures, NAMES),
+        "mode": job.mode,
+        "settings": dict(job.settings),
+        "preprocessing": job.work.preprocessing.entries(),
+        "skipped": job.work.skipped,
+    }

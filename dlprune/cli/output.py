@@ -19,17 +19,30 @@ from .options import OutputOptions
 _LOG_WIDTH: Final = 160
 
 
+class _Console(Console):
+    """A console that leaves it to the caller what happens when nobody reads on."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Output:
-    """Prints notes to stderr and results to stdout, as far as the options want them."""
+    """Prints notes to stderr and results to stdout, as far as the options want them.
+
+    With --json stderr is kept free for an error, and notes become part of the result.
+    """
 
     def __init__(self, options: OutputOptions) -> None:
         self.options = options
         self.results = not options.quiet and not options.json
-        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else _LOG_WIDTH)
+        self.notes: list[str] = []
+        self.console = _Console(highlight=False, width=None if sys.stdout.isatty() else _LOG_WIDTH)
 
     def note(self, text: str) -> None:
         """Tell what is going on."""
-        if not self.options.quiet:
+        if self.options.json:
+            self.notes.append(text)
+        elif not self.options.quiet:
             typer.echo(text, err=True)
 
     def line(self, text: str = "") -> None:
@@ -49,9 +62,9 @@ class Output:
         self.console.print(table, markup=False)
 
     def json(self, result: dict[str, Any]) -> None:
-        """Print the result as JSON if that was asked for."""
+        """Print the result, and the notes, as JSON if that was asked for."""
         if self.options.json and not self.options.quiet:
-            typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+            typer.echo(json.dumps({**result, "notes": self.notes}, indent=2, ensure_ascii=False))
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Callable[[int], None]]:

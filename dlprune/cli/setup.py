@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,14 +13,104 @@ import typer
 import dlprune as ha
 from dlprune.classifier import Classifier
 from dlprune.evaluation import LabelledImages
-from dlprune.imagefiles import match_classes, open_images
+from dlprune.imagefiles import ImagesError, match_classes, open_images, stratified_part
 from dlprune.model import unwrap_model
 from dlprune.preprocessing import Preprocessing, preprocessing_of, store_preprocessing
 
-from .options import ImageOptions, ModelOptions
+from .options import ImageOptions, ModelOptions, SplitOptions
 from .output import Output
 
 _BATCH_SIZE: Final = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """A model and its images.
+
+    Attributes:
+        file: where the model came from.
+        model: its handle.
+        preprocessing: from pixels to the model's numbers.
+        data: images, of which `indices` (ascending) are worked with.
+        test: images, of which `test_indices` (ascending) show the accuracy; often the same as `data`.
+    """
+
+    file: Path
+    model: ha.HHandle
+    preprocessing: Preprocessing
+    data: LabelledImages
+    indices: list[int]
+    test: LabelledImages
+    test_indices: list[int]
+
+    @property
+    def classifier(self) -> Classifier:
+        """What is behind the handle."""
+        return unwrap_model(self.model, 1)
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Images that were left out so far, and why."""
+        return {one.name: one.reason for one in [*self.data.skipped.values(), *self.test.skipped.values()]}
+
+    def tell_skipped(self, output: Output) -> None:
+        """Say which images were left out."""
+        tell_skipped(self.data, output)
+        if self.test is not self.data:
+            tell_skipped(self.test, output)
+
+
+def open_work(
+    command: str,
+    model: Path,
+    images: Path,
+    model_options: ModelOptions,
+    image_options: ImageOptions,
+    split_options: SplitOptions,
+    batch_size: int | None,
+    output: Output,
+) -> Work:
+    """Read a model, find its images and hold some of them out.
+
+    Raises HError for what the operators refuse, ImagesError, typer.BadParameter.
+    """
+    handle, classifier = open_model(model, model_options, batch_size)
+    classifier.require_classification(command)
+    preprocessing = set_preprocessing(classifier, image_options)
+    data = test = open_data(images, classifier, image_options.skip_bad, output)
+    share, seed = split_options.holdout / 100, split_options.seed
+    if split_options.test_images is not None:
+        test, share = open_data(split_options.test_images, classifier, image_options.skip_bad, output), 0.0
+    held_out = stratified_part(data.class_ids, share, seed)
+    chosen, most = ~held_out, split_options.max_images
+    if most is not None and most < chosen.sum():
+        chosen[chosen] = stratified_part(data.class_ids[chosen], most / chosen.sum(), seed + 1)
+    if not chosen.any():
+        raise ImagesError("No images are left to work with; give more images or a smaller --holdout.")
+    test_indices = held_out.nonzero()[0].tolist() if test is data else list(range(len(test)))
+    return Work(model, handle, preprocessing, data, chosen.nonzero()[0].tolist(), test, test_indices)
+
+
+def require_place(path: Path | None, option: str, *taken: Path | None) -> None:
+    """Raise typer.BadParameter unless a file can be written there without replacing one of those `taken`."""
+    if path is None:
+        return
+    if any(one is not None and path.resolve() == one.resolve() for one in taken):
+        raise typer.BadParameter(f"{str(path)!r} itself would be replaced; give another name.", param_hint=option)
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"There is no folder {str(path.parent)!r}.", param_hint=option)
+    if path.is_dir():
+        raise typer.BadParameter(f"{str(path)!r} is a folder; give the name of a file.", param_hint=option)
+
+
+def require_state(path: Path | None) -> None:
+    """Raise typer.BadParameter if there is nothing to go on from."""
+    if path is not None and not path.exists():
+        raise typer.BadParameter(
+            f"There is no {str(path)!r}. An interrupted run names its state in its last line; without one leave the "
+            "option out.",
+            param_hint="--resume",
+        )
 
 
 def open_model(path: Path, options: ModelOptions, batch_size: int | None = None) -> tuple[ha.HHandle, Classifier]:
@@ -52,6 +143,8 @@ def set_preprocessing(classifier: Classifier, options: ImageOptions) -> Preproce
             raise typer.BadParameter(f"{low:g} is not below {high:g}.", param_hint="--range")
         classifier.set("image_range_min", (low,))
         classifier.set("image_range_max", (high,))
+    if options.white is not None and not options.white > 0:
+        raise typer.BadParameter(f"The grey value of white is above 0, not {options.white:g}.", param_hint="--white")
     given: dict[str, Any] = {
         "fit": options.fit,
         "resize": options.resize,

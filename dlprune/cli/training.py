@@ -17,15 +17,50 @@ from dlprune.classifier import Classifier
 from dlprune.evaluation import LabelledImages, to_layout
 from dlprune.imagefiles import UNLABELLED, ImagesError
 from dlprune.preprocessing import Preprocessing
+from dlprune.training.augmentation import Augmentation
+from dlprune.training.checkpoint import Companion
 from dlprune.training.data import ArrayData
 from dlprune.training.finetune import Plan, Result, finetune
 from dlprune.training.finetune import Progress as Step
+from dlprune.training.operators import batch_and_parts
 
 from .exits import StoppedError, StopSignal
+from .options import TrainingOptions
 from .output import Output, percent
+from .setup import Work
 
 #: Prepared images beyond this many bytes go into a temporary file.
 _IN_MEMORY: Final = 1 << 30
+
+
+def plan_of(options: TrainingOptions, classifier: Classifier, epochs: int, seed: int) -> Plan:
+    """Set the solver's parameters of a classifier and return what is to be done."""
+    classifier.set("solver_type", (options.solver,))
+    classifier.set("learning_rate", (options.learning_rate,))
+    classifier.set("weight_prior", (options.weight_prior,))
+    classifier.set("batchnorm_frozen", ("true" if options.freeze_statistics else "false",))
+    classifier.set("frozen_weights", tuple(name.strip() for name in options.freeze.split(",") if name.strip()))
+    params = classifier.params
+    batch, parts = batch_and_parts(classifier, options.train_batch)
+    return Plan(
+        epochs=epochs,
+        batch=batch,
+        parts=parts,
+        learning_rate=options.learning_rate,
+        schedule=options.schedule,
+        warmup=options.warmup,
+        seed=seed,
+        augmentation=Augmentation(
+            flip=options.flip,
+            shift=options.shift / 100,
+            crop=options.crop / 100,
+            brightness=options.brightness / 100,
+            value_range=params.image_range_max - params.image_range_min,
+        ),
+        patience=options.patience,
+        temperature=options.temperature,
+        distillation=options.distillation,
+    )
 
 
 @contextlib.contextmanager
@@ -60,6 +95,21 @@ def prepared(
         yield ArrayData(pixels[: len(labels)], np.array(labels, np.int64))
 
 
+@contextlib.contextmanager
+def prepared_work(work: Work, output: Output) -> Iterator[tuple[ArrayData, ArrayData | None]]:
+    """Yield the images to train with and the held-out ones, None if there are none. Raises ImagesError."""
+    with contextlib.ExitStack() as stack:
+        parts = [("Reading", work.data, work.indices), ("Reading held-out images", work.test, work.test_indices)]
+        training, held_out = (
+            stack.enter_context(prepared(work.classifier, work.preprocessing, data, indices, title, output))
+            if indices
+            else None
+            for title, data, indices in parts
+        )
+        assert training is not None
+        yield training, held_out
+
+
 def train(
     classifier: Classifier,
     plan: Plan,
@@ -71,6 +121,7 @@ def train(
     checkpoint: Path | None = None,
     resume: bool = False,
     after_step: Callable[[Step], object] = lambda _step: None,
+    companion: Companion | None = None,
 ) -> Result:
     """Train with a progress bar; Ctrl-C stops after a step. Raises StoppedError, HError."""
     terminal = Console(stderr=True)
@@ -106,6 +157,7 @@ def train(
             progress=tell,
             checkpoint=checkpoint,
             resume=resume,
+            companion=companion,
         )
 
 

@@ -9,24 +9,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-import dlprune as ha
 from dlprune.classifier import Classifier
-from dlprune.evaluation import Contestant, Evaluation, evaluate
 from dlprune.imagefiles import stratified_part
-from dlprune.model import unwrap_model
 from dlprune.training.data import Subset
 from dlprune.training.finetune import Progress as Step
 from dlprune.training.rounds import Round, Rounds, run_rounds
 
 from .exits import StoppedError, StopSignal
-from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
-from .job import PruningJob
+from .figures import layers_table
+from .job import NAMES, PruningJob, compare, entries, tell_figures
+from .options import TrainingOptions
 from .output import Output, percent
-from .setup import tell_skipped
-from .training import prepared
-from .trainoptions import TrainingOptions
+from .training import plan_of, prepared
 
-_NAMES = ("before", "after")
 #: Share of the images that decide which epoch of a training is kept.
 _JUDGING = 0.1
 
@@ -44,34 +39,35 @@ class Tuning:
 
 def run_tuned(job: PruningJob, tuning: Tuning, output: Output) -> None:
     """Do the job and print the result. Raises HError, StoppedError."""
-    classifier = unwrap_model(job.model, 1)
-    settings = dict(job.settings)
+    work, settings = job.work, dict(job.settings)
+    classifier = work.classifier
     percentage = float(settings.pop("percentage"))
     task = Rounds(
         percentage=percentage,
         rounds=tuning.rounds,
-        plan=tuning.options.plan(classifier, tuning.epochs, tuning.seed),
+        plan=plan_of(tuning.options, classifier, tuning.epochs, tuning.seed),
         distill=tuning.distill,
         mode=job.mode,
         settings=settings,
     )
     folder = job.resume or job.out.with_name(job.out.name + ".rounds")
-    with prepared(classifier, job.preprocessing, job.data, job.indices, "Reading", output) as data:
+    with prepared(classifier, work.preprocessing, work.data, work.indices, "Reading", output) as data:
         judging = stratified_part(data.labels, _JUDGING, tuning.seed)
         training = Subset(data, (~judging).nonzero()[0].tolist())
         validation = Subset(data, judging.nonzero()[0].tolist()) if judging.any() else None
         pruned, rounds = _rounds(classifier, task, training, validation, folder, job, output)
     pruned.write(str(job.out))
     _remove(folder)
-    written = ha.read_dl_model(str(job.out))  # what counts is what is in the file
-    evaluation = _evaluation(job, written, output)
-    with output.working("Measuring"):
-        classifiers = (classifier, unwrap_model(written, 1))
-        figures = compare_figures(classifiers, (job.model_file, job.out), job.runs, evaluation)
-    tell_skipped(job.data, output)
-    if job.test is not job.data:
-        tell_skipped(job.test, output)
-    _print(job, rounds, figures, len(job.indices), output)
+    _, figures = compare(job, output)
+    work.tell_skipped(output)
+    last, images = rounds[-1], len(work.indices)
+    results = {"pruned_kernel_num": last.pruned_kernel_num, "pruned_percentage": last.pruned_percentage}
+    layers_table(output, figures, NAMES)
+    columns = ["round", " kernels removed", " percentage", " epochs", " accuracy in training", " accuracy judging"]
+    output.table("Rounds", columns, [_row(one) for one in rounds])
+    tell_figures(job, results, f"{images} images scored and trained with", figures, output)
+    trained = {"rounds": [one.entry() for one in rounds], "trained_images": images}
+    output.json(entries(job, {**results, **trained}, figures))
 
 
 def _rounds(
@@ -122,42 +118,6 @@ def _remove(folder: Path) -> None:
         path.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-def _evaluation(job: PruningJob, written: ha.HHandle, output: Output) -> Evaluation | None:
-    if not job.test_indices:
-        return None
-    contestants = [Contestant(unwrap_model(model, 1), job.preprocessing) for model in (job.model, written)]
-    with output.progress("Testing", len(job.test_indices)) as advance:
-        return evaluate(contestants, job.test, job.test_indices, advance)
-
-
-def _print(job: PruningJob, rounds: list[Round], figures: Figures, images: int, output: Output) -> None:
-    last = rounds[-1]
-    layers_table(output, figures, _NAMES)
-    columns = ["round", " kernels removed", " percentage", " epochs", " accuracy in training", " accuracy judging"]
-    output.table("Rounds", columns, [_row(one) for one in rounds])
-    figures_table(output, figures, _NAMES)
-    output.line(f"{images} images scored and trained with; written: {job.out}")
-    output.line(f"pruned_kernel_num: {last.pruned_kernel_num}")
-    output.line(f"pruned_percentage: {last.pruned_percentage:.2f}")
-    for name, accuracy in zip(_NAMES, figures.accuracies, strict=True):
-        output.line(f"accuracy {name}: {'unknown' if accuracy is None else f'{accuracy:.4f}'}")
-    output.json(
-        {
-            "model": str(job.model_file),
-            "out": str(job.out),
-            "pruned_kernel_num": last.pruned_kernel_num,
-            "pruned_percentage": last.pruned_percentage,
-            "rounds": [one.entry() for one in rounds],
-            "trained_images": images,
-            **figures_json(figures, _NAMES),
-            "mode": job.mode,
-            "settings": job.settings,
-            "preprocessing": job.preprocessing.to_json(),
-            "skipped": {one.name: one.reason for one in [*job.data.skipped.values(), *job.test.skipped.values()]},
-        }
-    )
 
 
 def _row(one: Round) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,18 @@ _VERSION = 1
 
 class CheckpointError(Exception):
     """A file is no checkpoint, or one of other work; the message says what differs."""
+
+
+class Companion(Protocol):
+    """Work that goes along with a training run and is kept in its checkpoints."""
+
+    def save(self) -> bytes:
+        """Return the state after an epoch."""
+        ...
+
+    def load(self, state: bytes) -> None:
+        """Take over a state, once weights and steps have been; CheckpointError if it belongs to other work."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,7 @@ class Checkpoint:
         snapshot: weights, solver states, statistics.
         reports: of all epochs so far.
         best: the best model so far, None without validation.
+        companion: what goes along with the training, see Companion.
     """
 
     task: Mapping[str, Any]
@@ -69,6 +82,7 @@ class Checkpoint:
     snapshot: Snapshot
     reports: tuple[EpochReport, ...]
     best: Best | None
+    companion: bytes = b""
 
     def write(self, path: Path) -> None:
         """Write it in one step. Raises OSError."""
@@ -90,6 +104,7 @@ class Checkpoint:
             head["best"] = {"epoch": self.best.epoch, "quality": asdict(self.best.quality)}
             _put(arrays, "best weights", self.best.weights)
             _put(arrays, "best statistics", self.best.statistics)
+        arrays["companion"] = np.frombuffer(self.companion, np.uint8)
         stream = io.BytesIO()
         np.savez(stream, head=np.array(json.dumps(head)), **arrays)  # type: ignore[arg-type]
         files.replace(path, stream.getvalue())
@@ -134,6 +149,7 @@ class Checkpoint:
                 _get(arrays, "best weights"),
                 _get(arrays, "best statistics"),
             ),
+            companion=arrays["companion"].tobytes() if "companion" in arrays else b"",
         )
 
 

@@ -20,7 +20,7 @@ from ..errors import (
     HOperatorError,
 )
 from .augmentation import Augmentation
-from .checkpoint import Best, Checkpoint, CheckpointError, EpochReport
+from .checkpoint import Best, Checkpoint, CheckpointError, Companion, EpochReport
 from .data import LabelledData
 from .evaluation import Quality, logits_of, quality
 from .schedule import Kind, Schedule
@@ -125,6 +125,7 @@ def finetune(
     progress: Callable[[Progress], object] | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
+    companion: Companion | None = None,
 ) -> Result:
     """Train a classifier in place; with validation images it ends with the weights of its best epoch.
 
@@ -137,13 +138,14 @@ def finetune(
         progress: called after every step.
         checkpoint: file that is written after every epoch.
         resume: go on from that file.
+        companion: what is kept in that file as well.
 
     Raises:
         HOperatorError 7800: fewer images than a step needs.
         HOperatorError 7914: checkpoint of other work, or that cannot be read or written; a teacher of other classes.
         HOperatorError 7912: as train_dl_model_batch; epoch and step are named.
     """
-    return _Run(classifier, plan, training, validation, teacher, progress, checkpoint).go(resume)
+    return _Run(classifier, plan, training, validation, teacher, progress, checkpoint, companion).go(resume)
 
 
 class _Run:
@@ -156,8 +158,10 @@ class _Run:
         teacher: Classifier | None,
         progress: Callable[[Progress], object] | None,
         checkpoint: Path | None,
+        companion: Companion | None,
     ) -> None:
         self._classifier, self._plan = classifier, plan
+        self._companion = companion
         self._training, self._validation = training, validation
         self._progress, self._path = progress, checkpoint
         size = plan.batch * plan.parts
@@ -279,7 +283,8 @@ class _Run:
         if self._path is None:
             return
         trainer = self._trainer
-        state = Checkpoint(self._task, trainer.step_count, trainer.snapshot(), tuple(self._reports), self._best)
+        along = b"" if self._companion is None else self._companion.save()
+        state = Checkpoint(self._task, trainer.step_count, trainer.snapshot(), tuple(self._reports), self._best, along)
         try:
             state.write(self._path)
         except OSError as error:
@@ -294,6 +299,8 @@ class _Run:
         try:
             state = Checkpoint.read(self._path, task)
             self._trainer.restore(state.snapshot, state.step_count)
+            if self._companion is not None:
+                self._companion.load(state.companion)
         except OSError as error:
             raise _bad("checkpoint", f"{str(self._path)!r} cannot be read: {error.strerror or error}") from None
         except (CheckpointError, ValueError, KeyError) as error:

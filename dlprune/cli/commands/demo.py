@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..options import OutputOptions, PruningOptions, Runs
+from ..options import (
+    Criterion,
+    FinetuneEpochs,
+    OutFile,
+    OutputOptions,
+    Percentage,
+    PruningOptions,
+    ReportOptions,
+    Runs,
+    Target,
+    TrainingOptions,
+)
 
 
 def demo(
     pruning_options: PruningOptions,
+    training_options: TrainingOptions,
+    report_options: ReportOptions,
     output_options: OutputOptions,
-    percentage: Annotated[
-        float,
-        typer.Option(
-            "--percentage", "-p", min=0, max=100, help="Share of the removable kernels to remove, never more."
-        ),
-    ] = 20,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The smaller model, an .onnx file.")] = Path(
-        "digits_pruned.onnx"
-    ),
-    finetune_epochs: Annotated[
-        int, typer.Option(min=0, help="Train so many epochs after kernels have left.", rich_help_panel="Training")
-    ] = 0,
+    percentage: Percentage = 20,
+    target: Target = "kernels",
+    criterion: Criterion = "oracle",
+    out: OutFile = Path("digits_pruned.onnx"),
+    finetune_epochs: FinetuneEpochs = 0,
     runs: Runs = None,
 ) -> None:
     """Prune the embedded classifier of handwritten digits with the embedded images; needs nothing else.
@@ -45,32 +48,31 @@ def demo(
 
     from ..job import PruningJob, run
     from ..output import Output
-    from ..trainoptions import TrainingOptions
+    from ..reporting import require_report_places
+    from ..setup import Work, require_place
+    from ..tuned import Tuning, run_tuned
 
     def labelled(part: str) -> LabelledImages:
         images, labels = demo_images(part)
         return LabelledImages(ArrayImages(images, labels.tolist()), labels)
 
+    require_place(out, "--out")
+    require_report_places(report_options, out)
     file = Path(ha.demo_model_file())
     model = ha.read_dl_model(str(file))
     ha.set_dl_model_param(model, "batch_size", 50)
     data, test = labelled("calibration"), labelled("test")
     job = PruningJob(
-        model_file=file,
-        model=model,
-        preprocessing=Preprocessing(),
-        data=data,
-        indices=list(range(len(data))),
-        test=test,
-        test_indices=list(range(len(test))),
-        mode=pruning_options.mode,
-        settings=pruning_options.settings(percentage),
+        work=Work(file, model, Preprocessing(), data, list(range(len(data))), test, list(range(len(test)))),
+        mode=criterion,
+        settings={"percentage": percentage, "target": target, **pruning_options.settings()},
         out=out,
         runs=runs,
+        report=report_options.report,
+        plots=report_options.plots,
     )
+    output = Output(output_options)
     if finetune_epochs:
-        from ..tuned import Tuning, run_tuned
-
-        run_tuned(job, Tuning(finetune_epochs, 1, True, TrainingOptions(), 0), Output(output_options))
+        run_tuned(job, Tuning(finetune_epochs, 1, True, training_options, 0), output)
     else:
-        run(job, Output(output_options))
+        run(job, output)

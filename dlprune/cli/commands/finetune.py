@@ -5,67 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from ..options import BatchSize, ImageOptions, ImagesPath, ModelFile, ModelOptions, OutputOptions, Seed
-from ..trainoptions import TrainingOptions
-
-_TRAINING = "Training"
+from ..options import (
+    BatchSize,
+    Epochs,
+    ImageOptions,
+    ImagesPath,
+    ModelFile,
+    ModelOptions,
+    OutFile,
+    OutputOptions,
+    Resume,
+    SplitOptions,
+    TrainingOptions,
+    training_option,
+)
 
 
 def finetune(
     model: ModelFile,
     images: ImagesPath,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="The trained model, an .onnx file.", rich_help_panel=_TRAINING
-        ),
-    ],
+    out: OutFile,
     training_options: TrainingOptions,
     model_options: ModelOptions,
     image_options: ImageOptions,
+    split_options: SplitOptions,
     output_options: OutputOptions,
-    epochs: Annotated[int, typer.Option(min=0, help="Passes over the images.", rich_help_panel=_TRAINING)] = 10,
+    epochs: Epochs = 10,
     teacher: Annotated[
         Path | None,
-        typer.Option(
+        training_option(
             metavar="FILE",
             help="A model whose answers are imitated as well, e.g. the one before pruning.",
-            rich_help_panel=_TRAINING,
             show_default=False,
         ),
     ] = None,
-    test_images: Annotated[
-        Path | None,
-        typer.Option(
-            "--test-images",
-            metavar="DIR|NPZ|LIST",
-            help="Images that decide which epoch is kept. Default: a part of --images, which is then not trained with.",
-            rich_help_panel="Images",
-            show_default=False,
-        ),
-    ] = None,
-    holdout: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=100,
-            help="Percent of --images, of each class, that decide which epoch is kept.",
-            rich_help_panel="Images",
-        ),
-    ] = 20,
-    seed: Seed = 0,
     batch_size: BatchSize = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="STATE",
-            help="Go on from the state that an interrupted run left (FILE.ckpt).",
-            rich_help_panel=_TRAINING,
-            show_default=False,
-        ),
-    ] = None,
+    resume: Resume = None,
 ) -> None:
     """Train a classifier with ONNX Runtime, for example to bring back the accuracy of a pruned one.
 
@@ -78,41 +53,21 @@ def finetune(
 
         dlprune finetune smaller.onnx --images train.npz --test-images test.npz --teacher model.onnx -o tuned.onnx
     """
-    import contextlib
-
     from dlprune.classifier import Classifier
-    from dlprune.imagefiles import ImagesError, stratified_part
 
     from ..output import Output
-    from ..setup import open_data, open_model, set_preprocessing, tell_skipped
-    from ..training import epochs_table, prepared, train
+    from ..setup import open_work, require_place, require_state
+    from ..training import epochs_table, plan_of, prepared_work, train
 
-    if not out.absolute().parent.is_dir():
-        raise typer.BadParameter(f"There is no folder {str(out.parent)!r}.", param_hint="--out")
-    if resume is not None and not resume.is_file():
-        raise typer.BadParameter(f"There is no file {str(resume)!r}.", param_hint="--resume")
+    require_place(out, "--out")
+    require_state(resume)
     output = Output(output_options)
-    _, classifier = open_model(model, model_options, batch_size)
-    classifier.require_classification("dlprune finetune")
-    preprocessing = set_preprocessing(classifier, image_options)
-    plan = training_options.plan(classifier, epochs, seed)
-    data = open_data(images, classifier, image_options.skip_bad, output)
-    held_out = stratified_part(data.class_ids, 0 if test_images is not None else holdout / 100, seed)
-    test = data if test_images is None else open_data(test_images, classifier, image_options.skip_bad, output)
-    test_indices = held_out.nonzero()[0].tolist() if test is data else list(range(len(test)))
-    indices = (~held_out).nonzero()[0].tolist()
-    if not indices:
-        raise ImagesError("No images are left to train with; give more images or a smaller --holdout.")
+    work = open_work("dlprune finetune", model, images, model_options, image_options, split_options, batch_size, output)
+    plan = plan_of(training_options, work.classifier, epochs, split_options.seed)
     checkpoint = resume or out.with_name(out.name + ".ckpt")
-    with contextlib.ExitStack() as stack:
-        training = stack.enter_context(prepared(classifier, preprocessing, data, indices, "Reading", output))
-        validation = None
-        if test_indices:
-            validation = stack.enter_context(
-                prepared(classifier, preprocessing, test, test_indices, "Reading held-out images", output)
-            )
+    with prepared_work(work, output) as (training, validation):
         result = train(
-            classifier,
+            work.classifier,
             plan,
             training,
             validation,
@@ -121,11 +76,9 @@ def finetune(
             checkpoint=checkpoint,
             resume=resume is not None,
         )
-    classifier.write(str(out))
+    work.classifier.write(str(out))
     checkpoint.unlink(missing_ok=True)
-    tell_skipped(data, output)
-    if test is not data:
-        tell_skipped(test, output)
+    work.tell_skipped(output)
     epochs_table(result, output)
     output.line(f"{len(training.labels)} images trained with; written: {out}")
     entries = result.entries()
@@ -138,7 +91,7 @@ def finetune(
             "out": str(out),
             **entries,
             "trained_images": len(training.labels),
-            "preprocessing": preprocessing.to_json(),
-            "skipped": {one.name: one.reason for one in [*data.skipped.values(), *test.skipped.values()]},
+            "preprocessing": work.preprocessing.entries(),
+            "skipped": work.skipped,
         }
     )
