@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         set_dl_model_param,
         write_dl_model,
     )
-    from dlprune.parallel.operators import add_dl_pruning_batches
+    from dlprune.parallel.operators import add_dl_pruning_batches, evaluate_dl_model_batches
     from dlprune.procedures.preprocessing import (
         create_dl_preprocess_param,
         create_dl_preprocess_param_from_model,
@@ -133,6 +133,7 @@ __all__ = [
     "apply_dl_model",
     "clear_dl_model",
     "deserialize_dl_model",
+    "evaluate_dl_model_batches",
     "get_dl_model_param",
     "get_dl_model_param_s",
     "read_dl_model",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ from .imagefiles import UNLABELLED, Images, Pixels, Unreadable, unreadable_error
 from .preprocessing import Preprocessing, PreprocessingError
 
 Integers = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass
@@ -86,6 +89,22 @@ class Evaluation:
     decisions: Integers
     confidences: Array
 
+    @classmethod
+    def nothing(cls, contestants: int) -> Evaluation:
+        """Return the evaluation of no images by so many classifiers."""
+        none = np.zeros(0, np.int64)
+        return cls(none, none, np.zeros((contestants, 0), np.int64), np.zeros((contestants, 0), np.float32))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Evaluation]) -> Evaluation:
+        """Return one evaluation of all the images of several."""
+        return cls(
+            np.concatenate([part.indices for part in parts]),
+            np.concatenate([part.class_ids for part in parts]),
+            np.concatenate([part.decisions for part in parts], axis=1),
+            np.concatenate([part.confidences for part in parts], axis=1),
+        )
+
     @property
     def accuracies(self) -> list[float | None]:
         """Share of the labelled images that each classifier decided rightly; None where no image has a class."""
@@ -140,33 +159,23 @@ def evaluate(
         return tuple(one.preprocessing.apply(pixels, one.classifier) for one in contestants)
 
     size = max(one.classifier.params.batch_size for one in contestants)
-    seen: list[int] = []
-    waiting: list[tuple[Array, ...]] = []
-    decisions = [np.zeros((len(contestants), 0), np.int64)]
-    confidences: list[Array] = [np.zeros((len(contestants), 0), np.float32)]
-
-    def work_off() -> None:
-        columns = zip(*waiting, strict=True)
+    found = [Evaluation.nothing(len(contestants))]
+    for batch in batched(data.prepared(chosen, prepare), size):
+        seen = np.array([index for index, _ in batch], np.int64)
+        columns = zip(*(images for _, images in batch), strict=True)
         rows = [_confidences(one.classifier, column) for one, column in zip(contestants, columns, strict=True)]
-        decisions.append(np.stack([_best_ids(c.classifier, row) for c, row in zip(contestants, rows, strict=True)]))
-        confidences.append(np.stack([row.max(axis=1) for row in rows]))
+        best = np.stack([_best_ids(one.classifier, row) for one, row in zip(contestants, rows, strict=True)])
+        found.append(Evaluation(seen, data.class_ids[seen], best, np.stack([row.max(axis=1) for row in rows])))
         if progress is not None:
-            progress(len(waiting))
-        waiting.clear()
+            progress(len(batch))
+    return Evaluation.joined(found)
 
-    for index, prepared in data.prepared(chosen, prepare):
-        seen.append(index)
-        waiting.append(prepared)
-        if len(waiting) == size:
-            work_off()
-    if waiting:
-        work_off()
-    return Evaluation(
-        np.array(seen, np.int64),
-        data.class_ids[seen],
-        np.concatenate(decisions, axis=1),
-        np.concatenate(confidences, axis=1),
-    )
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` items, the last of which may be shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
 
 
 def _best_ids(classifier: Classifier, rows: Array) -> Integers:

@@ -20,6 +20,18 @@ def test_an_unforeseen_exception_becomes_an_operator_error_that_keeps_its_cause(
     assert isinstance(caught.value.__cause__, IndexError)
 
 
+def test_the_cause_itself_is_shown_to_those_who_ask_for_it(monkeypatch: pytest.MonkeyPatch):
+    """DLPRUNE_DEBUG lets the original exception through."""
+
+    @guarded(H_ERR_DL_READ_ONNX)
+    def broken() -> None:
+        raise IndexError("the third of two")
+
+    monkeypatch.setenv("DLPRUNE_DEBUG", "1")
+    with pytest.raises(IndexError, match=r"^the third of two$"):
+        broken()
+
+
 def test_errors_of_ours_pass_as_they_are():
     @guarded(H_ERR_DL_READ_ONNX)
     def refused() -> None:

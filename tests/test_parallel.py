@@ -222,6 +222,43 @@ def test_a_worker_with_another_version_is_refused(client: Client, model: ha.HHan
     assert caught.value.error_code == 7913
 
 
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_is_the_same_on_a_cluster(client: Client, model: ha.HHandle, folder: Path):
+    """Decisions come in the order of the images; they are those of apply_dl_model."""
+    shares: list[float] = []
+    files = sorted(folder.rglob("*.png"))
+    labels = [int(file.parent.name) for file in files]
+    result = ha.as_python_dict_s(
+        ha.evaluate_dl_model_batches(
+            model, files, client, labels=labels, progress=lambda _name, share: shares.append(share)
+        )
+    )
+    samples = [
+        ha.from_python_dict(
+            {"image": ha.himage_from_numpy_array(np.asarray(Image.open(file)).astype(np.float32) - 127)}
+        )
+        for file in files
+    ]
+    expected = [ha.get_dict_tuple(one, "classification_class_ids")[0] for one in ha.apply_dl_model(model, samples, [])]
+    assert result["classification_class_ids"] == expected
+    assert result["accuracy"] == np.mean(np.array(expected) == labels)
+    assert sum(result["confusion_matrix"]) == result["image_num"] == NUMBER
+    assert result["image_ids"] == list(range(NUMBER))
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+
+
+def test_an_evaluation_without_classes_has_no_accuracy(model: ha.HHandle, folder: Path, tmp_path: Path):
+    """Unreadable files are left out where that was asked for."""
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    files = [next(folder.rglob("*.png")), tmp_path / "broken.png", next(folder.rglob("*.png"))]
+    result = ha.as_python_dict_s(ha.evaluate_dl_model_batches(model, files, skip_bad=True))
+    assert "accuracy" not in result
+    assert result["image_ids"] == [0, 2]
+    assert result["skipped"] == str(tmp_path / "broken.png")
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from ..classifier import Array, Classifier
-from ..evaluation import Contestant, Evaluation, LabelledImages, evaluate, to_layout
+from ..evaluation import Contestant, Evaluation, LabelledImages, batched, evaluate, to_layout
 from ..imagefiles import Pixels, Unreadable
 from ..preprocessing import Preprocessing
 from ..pruning import add_images
 from ..pruningdata import Findings, PruningData
 from .parts import Part
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class ScoringJob:
         """Score the images of a part. Raises HOperatorError, ImagesError."""
         data, images = self.empty.fresh(), task.part.data
         positions = {class_id: position for position, class_id in enumerate(self.classifier.params.class_ids)}
-        for some in _batches(self._prepared(images), self.batch):
+        for some in batched(self._prepared(images), self.batch):
             targets = np.array([positions.get(int(images.class_ids[index]), -1) for index, _ in some], np.int64)
             filled = [min(place, len(some) - 1) for place in range(self.batch)]
             batch = to_layout(self.classifier, [some[place][1] for place in filled])
@@ -89,14 +86,3 @@ class EvaluationJob:
         found = evaluate(self.contestants, part.data)
         indices = np.asarray(part.indices, np.int64)[found.indices]
         return Decided(Evaluation(indices, found.class_ids, found.decisions, found.confidences), part.data.skipped)
-
-
-def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    batch: list[T] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from ..dictionary import from_python_dict
 from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
-from ..evaluation import LabelledImages
+from ..evaluation import Contestant, Evaluation, LabelledImages
 from ..guard import guarded
 from ..handle import HHandle
 from ..imagefiles import ImagesError
@@ -15,7 +17,7 @@ from ..pruningdata import PruningData
 from ..samples import images_per_run
 from ..steps import Progress
 from .crew import Workers, check_workers, in_order
-from .jobs import ScoringJob, ScoringPart
+from .jobs import EvaluationJob, ScoringJob, ScoringPart
 from .parts import parts
 from .source import SamplesOrFiles, open_source
 
@@ -85,3 +87,76 @@ def _score(job: ScoringJob, images: LabelledImages, client: Workers, progress: P
     if not total.count:
         raise ImagesError("There is no readable image to score.")
     return total
+
+
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
+def evaluate_dl_model_batches(
+    dlmodel_handle: HHandle,
+    samples_or_files: SamplesOrFiles,
+    client: Workers = None,
+    *,
+    labels: Sequence[int] | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> HHandle:
+    """Apply a classifier to any number of images, on as many processors as there are (beyond HALCON).
+
+    Parameters: `dlmodel_handle` (type 'classification'); all others as in add_dl_pruning_batches; `progress` is called
+    with 'evaluate' and the share done.
+    Returns a dict handle: 'image_num' (images that could be read), 'image_ids' (their positions, from 0 on),
+    'classification_class_ids' and 'classification_confidences' (per image, of the best class); where images have
+    classes also 'accuracy' (0…1) and 'confusion_matrix' (row after row: images of class i taken for class j, in the
+    order of the model's 'class_ids'); 'skipped' (names of images that were left out).
+    Raises HOperatorError 7912 (type 'generic', or it cannot be run), 1302/1202/1402 (samples_or_files), 1203/1303
+    (client), 7913 (the workers failed), as add_dl_pruning_batch does for samples; ImagesError (files).
+
+    Example:
+        >>> import dlprune as ha
+        >>> model = ha.read_dl_model(ha.demo_model_file())
+        >>> result = ha.evaluate_dl_model_batches(model, ha.demo_samples("test"))
+        >>> f"{ha.get_dict_tuple_s(result, 'accuracy'):.4f}"
+        '0.9983'
+    """
+    classifier = unwrap_model(dlmodel_handle, 1)
+    classifier.require_classification("evaluate_dl_model_batches")
+    source = open_source(samples_or_files, labels, skip_bad, classifier, 2)
+    check_workers(client, 3)
+    contestants = [Contestant(classifier, source.preprocessing)]
+    found = evaluate_images(contestants, source.data, None, client, progress)
+    result: dict[str, Any] = {
+        "image_num": len(found.indices),
+        "image_ids": found.indices.tolist(),
+        "classification_class_ids": found.decisions[0].tolist(),
+        "classification_confidences": found.confidences[0].tolist(),
+        "skipped": list(source.data.skipped),
+    }
+    (accuracy,) = found.accuracies
+    if accuracy is not None:
+        result["accuracy"] = accuracy
+        result["confusion_matrix"] = found.confusion(classifier.params.class_ids).ravel().tolist()
+    return from_python_dict(result)
+
+
+def evaluate_images(
+    contestants: Sequence[Contestant],
+    data: LabelledImages,
+    indices: Sequence[int] | None = None,
+    client: Workers = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Apply classifiers to images, as evaluation.evaluate does, on the workers of `client`.
+
+    Raises what evaluation.evaluate raises, and HOperatorError 7913 (the workers failed).
+    """
+    chosen = range(len(data)) if indices is None else indices
+    batch = max(one.classifier.params.batch_size for one in contestants)
+    report = progress or (lambda _name, _share: None)
+    found: list[Evaluation] = [Evaluation.nothing(len(contestants))]
+    done = 0
+    report("evaluate", 0.0)
+    for decided in in_order(client, EvaluationJob(contestants), parts(data, chosen, batch)):
+        found.append(decided.evaluation)
+        data.skipped.update(decided.skipped)
+        done += len(decided.evaluation.indices) + len(decided.skipped)
+        report("evaluate", done / len(chosen))
+    return Evaluation.joined(found)
