@@ -12,7 +12,6 @@ import onnx_ir as ir
 from .classifier import Classifier
 from .facts import Facts, Shape, gather_facts
 from .nodes import subgraphs
-from .scoregraph import ScoreGraph
 from .structure import Structure, analyse
 
 #: Added to every dynamic dimension of the second look, which tells the numbers that follow the input.
@@ -39,21 +38,6 @@ def analysis_of(classifier: Classifier) -> Analysis:
             classifier.derived[key] = _analyse(classifier, shape)
         found = classifier.derived[key]
         assert isinstance(found, Analysis)
-        return found
-
-
-def score_graph_of(classifier: Classifier) -> ScoreGraph:
-    """Return the score graph of a classifier at its batch size and image size, made once for each."""
-    shape = classifier.input_shape()
-    structure = analysis_of(classifier).structure
-    with classifier.lock:
-        key = ("score graph", shape)
-        if key not in classifier.derived:
-            classifier.derived[key] = ScoreGraph(
-                classifier.model, classifier.input_name, classifier.output_name, shape, structure.consumers
-            )
-        found = classifier.derived[key]
-        assert isinstance(found, ScoreGraph)
         return found
 
 

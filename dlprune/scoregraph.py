@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,10 +74,11 @@ class ScoreGraph:
         model: the user's graph in its own opset; it is not touched.
         input_name: its image input.
         output_name: its class output, logits or softmax.
-        input_shape: concrete shape of the images, batch first.
+        input_shape: concrete shape of the images that are run at once, batch first.
         consumers: whose channels are scored; one in which every unit is fixed gets zeros at no cost.
         upstream: the gradient with respect to the logits is an input, instead of that of the cross-entropy.
-        threads: threads of the session; 0 = as many as there are cores.
+        workers: more images than the input shape holds are worked off in parts, so many at a time.
+        threads: threads of each; 0 = as many as there are cores.
 
     Raises:
         GradientError: an operator between a consumer and the output has no gradient.
@@ -94,10 +96,12 @@ class ScoreGraph:
         consumers: Sequence[Consumer],
         *,
         upstream: bool = False,
+        workers: int = 1,
         threads: int = 0,
     ) -> None:
         self.input_shape = tuple(int(d) for d in input_shape)
         self.upstream = upstream
+        self._workers = workers
         self._sizes = [len(consumer.units) for consumer in consumers]
         lifted = lift(model, {input_name: self.input_shape})
         keep_output(lifted.graph, output_name)
@@ -111,16 +115,11 @@ class ScoreGraph:
         self._inputs = [value.name or "" for value in lifted.graph.inputs]
         self._session = static_session(lifted, threads)
 
-    @property
-    def batch_size(self) -> int:
-        """Number of samples of a batch."""
-        return self.input_shape[0]
-
     def run(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> list[NDArray[np.float32]]:
         """Return t of every consumer, float32 [N, C], in the order of `consumers`.
 
         Args:
-            images: float32, of the input shape.
+            images: float32, of the input shape but for any number N of images.
             labels: int64 [N], class index; −1 takes the model's own decision.
         """
         return list(self.evaluate(images, labels).terms)
@@ -129,14 +128,29 @@ class ScoreGraph:
         """Return t of every consumer together with loss and logits.
 
         Args:
-            images: float32, of the input shape.
+            images: float32, of the input shape but for any number N of images.
             labels: as in `run`; float32 [N, K], the gradient with respect to the logits, if `upstream` was chosen.
         """
-        logits, loss, *found = self._session.run(None, dict(zip(self._inputs, (images, labels), strict=True)))
-        terms = [np.zeros((self.batch_size, size), np.float32) for size in self._sizes]
-        for index, term in zip(self._scored, found, strict=True):
+        count, size = len(images), self.input_shape[0]
+        if count == size:
+            found = self._part(images, labels)
+        else:
+            # The last part is filled up with the last image.
+            rows = [np.minimum(np.arange(start, start + size), count - 1) for start in range(0, count, size)]
+            with ThreadPoolExecutor(self._workers) as pool:
+                parts = list(pool.map(lambda these: self._part(images[these], labels[these]), rows))
+            found = [np.concatenate(pieces)[:count] for pieces in zip(*parts, strict=True)]
+        logits, loss, *scored = found
+        terms = [np.zeros((count, channels), np.float32) for channels in self._sizes]
+        for index, term in zip(self._scored, scored, strict=True):
             terms[index] = term
         return Scores(tuple(terms), loss, logits)
+
+    def _part(
+        self, images: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float32]
+    ) -> list[NDArray[np.float32]]:
+        """Return logits, loss and what is scored of as many images as the graph takes."""
+        return list(self._session.run(None, dict(zip(self._inputs, (images, labels), strict=True))))
 
 
 def _edges(graph: ir.Graph, consumers: Sequence[Consumer]) -> list[tuple[int, Edge, int]]:

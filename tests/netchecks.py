@@ -26,11 +26,13 @@ from onnx.reference.op_run import OpRun
 from reference import OPERATORS
 
 import dlprune as ha
-from dlprune.analysis import analysis_of, score_graph_of
+from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
+from dlprune.criteria import Network
 from dlprune.handle import unwrap
 from dlprune.model import unwrap_model
 from dlprune.pruningdata import PruningData
+from dlprune.scoregraph import ScoreGraph
 from dlprune.selection import removable_kernels
 from dlprune.structure import CONVOLUTIONS, FIXED, Structure
 from dlprune.surgery import remove_units
@@ -277,6 +279,11 @@ def samples(net: RandomNet, images: NDArray[np.float32], rng: np.random.Generato
             ha.set_dict_tuple(sample, "image_label_id", int(rng.integers(2)))
         found.append(sample)
     return found
+
+
+def score_graph_of(classifier: Classifier) -> ScoreGraph:
+    """Return the score graph of a classifier at its batch size and image size."""
+    return Network(classifier, analysis_of(classifier).structure, classifier.params.batch_size).score_graph()
 
 
 def check_scores(net: RandomNet, directions: int = 3) -> float:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from exactness import assert_exact, assert_prunable, choose, masked, random_images, run
 from models import model, plain, saved
+from netchecks import score_graph_of
 from onnx import TensorProto, helper, numpy_helper
 
 import dlprune as ha
-from dlprune.analysis import analysis_of, score_graph_of
+from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
 from dlprune.errors import HOperatorError
 from dlprune.scoregraph import ScoreGraphError

@@ -239,6 +239,21 @@ def test_samples_do_not_mix() -> None:
             np.testing.assert_allclose(a[i], b[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_any_number_of_images_is_worked_off_in_parts(count: int) -> None:
+    """A graph for four images, several at a time, gives for fewer and for more what a graph of their number gives."""
+    proto = parsed(RESIDUAL)
+    graph = prepared(proto)
+    images, labels = images_for(proto, count), np.arange(count) % 4
+    whole = scored(proto, RESIDUAL_READINGS, images, labels)
+    built = ScoreGraph(graph, "x", "y", (4, 3, 6, 6), RESIDUAL_READINGS, workers=2, threads=1)
+    parts = built.evaluate(images, labels)
+    assert parts.loss.shape == (count,)
+    np.testing.assert_allclose(parts.logits, whole.logits, atol=1e-5)
+    for mine, theirs in zip(parts.terms, whole.terms, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
 def test_runs_are_repeatable() -> None:
     """The same batch gives the same bits."""
     proto = parsed(RESIDUAL)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..calibration import Images, Labels
 from ..classifier import Classifier
 from ..compensation.stages import batches
+from ..division import Division, divide
 from ..scoregraph import ScoreGraph
 from ..selection import Mask, Ranking, Room, Scores, choose_by_scores
 from ..structure import Structure
@@ -38,13 +39,32 @@ class Network:
         return self.classifier.input_shape(self.batch)
 
     def score_graph(self, *, upstream: bool = False) -> ScoreGraph:
-        """Build the score graph; see there.
+        """Return the score graph, built once for each division of batches.
 
         Raises GradientError, LiftError or ScoreGraphError where the network cannot be scored.
         """
-        one = self.classifier
-        consumers = self.structure.consumers
-        return ScoreGraph(one.model, one.input_name, one.output_name, self.shape, consumers, upstream=upstream)
+        one, image = self.classifier, self.classifier.image
+        assert image is not None
+        division = Division(self.batch)
+        if image.batch is None:
+            division = divide(one.model, one.facts(), one.input_name, self.batch)
+        shape = one.input_shape(division.images)
+        with one.lock:
+            key = ("score graph", shape, division, upstream)
+            if key not in one.derived:
+                one.derived[key] = ScoreGraph(
+                    one.model,
+                    one.input_name,
+                    one.output_name,
+                    shape,
+                    self.structure.consumers,
+                    upstream=upstream,
+                    workers=division.workers,
+                    threads=division.threads,
+                )
+            found = one.derived[key]
+            assert isinstance(found, ScoreGraph)
+            return found
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ def doctor(output_options: OutputOptions) -> None:
 
         dlprune doctor --json
     """
-    import os
     import platform
     from importlib.metadata import version
 
     import onnxruntime as ort
 
+    from ...division import processors
     from ..output import Output
 
     output = Output(output_options)
@@ -35,7 +35,7 @@ def doctor(output_options: OutputOptions) -> None:
         "system": platform.platform(),
         **{name: version(name) for name in _PACKAGES},
         "providers": ort.get_available_providers(),
-        "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": processors(),
     }
     for name, value in facts.items():
         output.line(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
