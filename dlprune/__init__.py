@@ -58,12 +58,22 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         write_dl_model,
     )
     from dlprune.parallel.operators import add_dl_pruning_batches, evaluate_dl_model_batches
+    from dlprune.procedures.dataset import (
+        find_dl_samples,
+        gen_dl_samples,
+        preprocess_dl_dataset,
+        read_dl_dataset_classification,
+        read_dl_samples,
+        split_dl_dataset,
+    )
+    from dlprune.procedures.evaluation import evaluate_dl_model
     from dlprune.procedures.preprocessing import (
         create_dl_preprocess_param,
         create_dl_preprocess_param_from_model,
         gen_dl_samples_from_images,
         preprocess_dl_samples,
     )
+    from dlprune.procedures.training import create_dl_train_param, train_dl_model
     from dlprune.pruning import (
         add_dl_pruning_batch,
         create_dl_pruning,
@@ -124,11 +134,17 @@ __all__ = [
     "set_dict_tuple",
     "set_dict_tuple_at",
     "write_dict",
-    # Samples
+    # Samples and datasets
     "create_dl_preprocess_param",
     "create_dl_preprocess_param_from_model",
+    "find_dl_samples",
+    "gen_dl_samples",
     "gen_dl_samples_from_images",
+    "preprocess_dl_dataset",
     "preprocess_dl_samples",
+    "read_dl_dataset_classification",
+    "read_dl_samples",
+    "split_dl_dataset",
     # Models
     "apply_dl_model",
     "clear_dl_model",
@@ -158,7 +174,10 @@ __all__ = [
     "set_dl_pruning_param",
     "update_dl_pruning_masks",
     "write_dl_pruning_report",
-    # Training
+    # Training and evaluation
+    "create_dl_train_param",
+    "evaluate_dl_model",
+    "train_dl_model",
     "finetune_dl_model",
     "prune_and_finetune_dl_model",
     "train_dl_model_batch",
@@ -187,6 +206,9 @@ _LATE = (
     "dlprune.demo",
     "dlprune.imageoperators",
     "dlprune.procedures.preprocessing",
+    "dlprune.procedures.dataset",
+    "dlprune.procedures.training",
+    "dlprune.procedures.evaluation",
 )
 
 

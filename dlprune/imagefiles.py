@@ -155,7 +155,7 @@ def read_image_file(path: str | os.PathLike[str]) -> Pixels:
 
 def _folder(folder: Path) -> ImageFiles:
     sub_folders = [one for one in sorted(folder.iterdir()) if one.is_dir() and not one.name.startswith(".")]
-    found = [(path, one.name) for one in sub_folders for path in sorted(_image_paths(one))]
+    found = [(path, one.name) for one in sub_folders for path in image_paths(one)]
     if found:
         paths = [path for path, _ in found]
         return ImageFiles(paths, _names(paths, folder), [name for _, name in found])
@@ -168,8 +168,9 @@ def _folder(folder: Path) -> ImageFiles:
     return ImageFiles(paths, _names(paths, folder), None)
 
 
-def _image_paths(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if _is_image(path))
+def image_paths(folder: Path) -> list[Path]:
+    """Return the image files of a folder, at any depth, in alphabetical order; hidden files are passed over."""
+    return sorted(path for path in folder.rglob("*") if _is_image(path))
 
 
 def _is_image(path: Path) -> bool:

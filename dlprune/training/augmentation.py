@@ -20,6 +20,7 @@ class Augmentation:
         crop: cut off up to this share of width and height and enlarge the rest (bilinear), 0…1.
         brightness: add a number of up to ± this share of `value_range`.
         value_range: distance of black and white in the model's images.
+        share: of the images that are changed, 0…1.
     """
 
     flip: bool = False
@@ -27,11 +28,12 @@ class Augmentation:
     crop: float = 0.0
     brightness: float = 0.0
     value_range: float = 255.0
+    share: float = 1.0
 
     @property
     def active(self) -> bool:
         """Whether anything is changed at all."""
-        return self.flip or self.shift > 0 or self.crop > 0 or self.brightness > 0
+        return self.share > 0 and (self.flip or self.shift > 0 or self.crop > 0 or self.brightness > 0)
 
     def apply(self, images: Array, layout: str, seed: int, epoch: int, numbers: Sequence[int]) -> Array:
         """Return changed copies of images [N, …].
@@ -55,7 +57,9 @@ class Augmentation:
 
     def _change(self, image: Array, rng: np.random.Generator) -> Array:
         """Return a changed image H×W×C."""
-        mirrored, down, right, kept, top, left, light = rng.random(7)
+        mirrored, down, right, kept, top, left, light, chosen = rng.random(8)
+        if chosen >= self.share:
+            return image
         height, width = image.shape[:2]
         if self.flip and mirrored < 0.5:
             image = image[:, ::-1]
