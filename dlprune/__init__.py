@@ -86,6 +86,7 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
     )
     from dlprune.report.operators import write_dl_pruning_report
     from dlprune.sparsity.operators import get_dl_pruning_masks, update_dl_pruning_masks
+    from dlprune.sweep.operators import sweep_dl_pruning
     from dlprune.training.operators import finetune_dl_model, prune_and_finetune_dl_model, train_dl_model_batch
     from dlprune.workflow import prune_dl_model
 
@@ -172,6 +173,7 @@ __all__ = [
     "parse_pruning_hparams",
     "prune_dl_model",
     "set_dl_pruning_param",
+    "sweep_dl_pruning",
     "update_dl_pruning_masks",
     "write_dl_pruning_report",
     # Training and evaluation
@@ -201,6 +203,7 @@ _LATE = (
     "dlprune.hparams",
     "dlprune.sparsity.operators",
     "dlprune.insight",
+    "dlprune.sweep.operators",
     "dlprune.training.operators",
     "dlprune.report.operators",
     "dlprune.demo",

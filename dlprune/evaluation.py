@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from .ahead import ahead
 from .classifier import Array, Classifier
 from .imagefiles import UNLABELLED, Images, Pixels, Unreadable, unreadable_error
 from .preprocessing import Preprocessing, PreprocessingError
 
 Integers = npt.NDArray[np.int64]
 T = TypeVar("T")
+
+#: Prepared images that wait for their use.
+_AHEAD: Final = 32
 
 
 @dataclass
@@ -39,8 +43,14 @@ class LabelledImages:
     ) -> Iterator[tuple[int, tuple[Array, ...]]]:
         """Yield index and prepared forms of each readable image; `indices` must ascend.
 
+        Images are read and prepared in the background, a few ahead of their use.
         Raises ImagesError that lists the unreadable ones unless `skip_bad`.
         """
+        return ahead(self._prepared(indices, prepare), _AHEAD)
+
+    def _prepared(
+        self, indices: Sequence[int], prepare: Callable[[Pixels], tuple[Array, ...]]
+    ) -> Iterator[tuple[int, tuple[Array, ...]]]:
         bad: list[Unreadable] = []
         for index, found in zip(indices, self.images.read(indices), strict=True):
             result = self._prepare(index, found, prepare)

@@ -23,6 +23,7 @@ from .commands.finetune import finetune
 from .commands.inspect import inspect
 from .commands.prune import prune
 from .commands.sparsify import sparsify
+from .commands.sweep import sweep
 from .exits import ERROR, INTERRUPTED, OK, USAGE, StoppedError
 
 _HELP = """
@@ -99,5 +100,5 @@ def _common(
     pass
 
 
-for command in (demo, inspect, prune, finetune, sparsify, evaluate, compare, doctor):
+for command in (demo, inspect, prune, sweep, finetune, sparsify, evaluate, compare, doctor):
     app.command()(with_bundles(command))

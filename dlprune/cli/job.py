@@ -51,7 +51,8 @@ class PruningJob:
 def run(job: PruningJob, output: Output) -> None:
     """Do the job and print the result. Raises HError, StoppedError, typer.BadParameter."""
     work = job.work
-    task = ScoringTask(work.model, work.preprocessing, work.data, work.indices)
+    advice = f"the same command and --resume {job.state_file}"
+    task = ScoringTask(work.model, work.preprocessing, work.data, work.indices, job.state_file, advice=advice)
     pruning = ha.create_dl_pruning(work.model, job.mode, ha.from_python_dict(dict(job.settings)))
     state = ScoringState(pruning)
     if job.resume is not None:
@@ -59,12 +60,12 @@ def run(job: PruningJob, output: Output) -> None:
         output.note(f"Going on after {state.position} of {len(work.indices)} images.")
         for name, value in job.settings.items():
             ha.set_dl_pruning_param(state.pruning, name, value)
-    score(task, state, job.state_file, output)
+    score(task, state, output)
     try:
         with output.working("Removing kernels"):
             pruned = ha.gen_dl_pruned_model(work.model, state.pruning)
     except KeyboardInterrupt:
-        raise interrupted(task, state, job.state_file, signal.SIGINT) from None
+        raise interrupted(task, state, signal.SIGINT) from None
     ha.write_dl_model(pruned, str(job.out))
     if job.state_file is not None:
         job.state_file.unlink(missing_ok=True)

@@ -30,12 +30,24 @@ _SAVE_SHARE: Final = 0.05
 
 @dataclass(frozen=True)
 class ScoringTask:
-    """What is to be scored: a model, images and which of them (ascending)."""
+    """What is to be scored.
+
+    Attributes:
+        model: handle of the model.
+        preprocessing: of the images.
+        data: the images, of which those of `indices` (ascending) are scored.
+        state_file: where the state of unfinished work is kept, None = nowhere.
+        title: what the progress bar says.
+        advice: how to go on after an interruption.
+    """
 
     model: ha.HHandle
     preprocessing: Preprocessing
     data: LabelledImages
     indices: Sequence[int]
+    state_file: Path | None = None
+    title: str = "Scoring"
+    advice: str = "the same command"
 
     def fingerprint(self) -> str:
         """Return a digest of everything that the scores depend on."""
@@ -67,7 +79,7 @@ class ScoringState:
     images: int = 0
 
     def write(self, path: Path, fingerprint: str) -> None:
-        """Write the state in one step. Raises typer.BadParameter if the place cannot be written to."""
+        """Write the state in one step. Raises HError if the place cannot be written to."""
         entries = {
             "pruning": self.pruning,
             "position": self.position,
@@ -82,9 +94,8 @@ class ScoringState:
             raise ha.HError(f"The state cannot be written to {str(path)!r}: {error}.") from None
 
     @classmethod
-    def read(cls, path: Path, fingerprint: str) -> ScoringState:
+    def read(cls, path: Path, fingerprint: str, hint: str = "--resume") -> ScoringState:
         """Read a state. Raises typer.BadParameter if it is none, or of other work than `fingerprint` tells."""
-        hint = "--resume"
         try:
             handle = ha.deserialize_handle(ha.serialized_item_from_bytes(path.read_bytes()))
             found = ha.as_python_dict_s(handle)
@@ -103,12 +114,12 @@ class ScoringState:
         return state
 
 
-def score(task: ScoringTask, state: ScoringState, state_file: Path | None, output: Output) -> None:
+def score(task: ScoringTask, state: ScoringState, output: Output) -> None:
     """Add the scores of the task's images to the pruning handle of `state`, from where it stands.
 
     Where the file fixes the batch size, images that do not fill a batch are left out (and where not even one batch is
     full, images are repeated); otherwise the last batch is smaller. On Ctrl-C or SIGTERM, and every minute, the state
-    goes to `state_file`.
+    goes to the task's file.
 
     Raises StoppedError, ImagesError, HError.
     """
@@ -116,7 +127,7 @@ def score(task: ScoringTask, state: ScoringState, state_file: Path | None, outpu
     size = classifier.params.batch_size
     fixed = classifier.image is not None and classifier.image.batch is not None
     remaining = task.indices[state.position :]
-    fingerprint = task.fingerprint() if state_file is not None else ""
+    fingerprint = task.fingerprint() if task.state_file is not None else ""
     next_save = time.monotonic() + _SAVE_EVERY
     batch: list[ha.HHandle] = []
 
@@ -128,7 +139,7 @@ def score(task: ScoringTask, state: ScoringState, state_file: Path | None, outpu
         state.batches += 1
         state.images += len(samples)
 
-    with StopSignal() as stop, output.progress("Scoring", len(task.indices)) as advance:
+    with StopSignal() as stop, output.progress(task.title, len(task.indices)) as advance:
         advance(state.position)
         position = {index: i for i, index in enumerate(task.indices)}
         for index, (image,) in task.data.prepared(remaining, prepare):
@@ -139,12 +150,12 @@ def score(task: ScoringTask, state: ScoringState, state_file: Path | None, outpu
                 state.position = position[index] + 1
                 batch = []
                 start = time.monotonic()
-                if state_file is not None and start > next_save:
-                    state.write(state_file, fingerprint)
+                if task.state_file is not None and start > next_save:
+                    state.write(task.state_file, fingerprint)
                     end = time.monotonic()
                     next_save = end + max(_SAVE_EVERY, (end - start) / _SAVE_SHARE)
             if stop.received is not None:
-                raise interrupted(task, state, state_file, stop.received)
+                raise interrupted(task, state, stop.received)
         if batch and not fixed:
             ha.set_dl_model_param(task.model, "batch_size", len(batch))
             add(batch)
@@ -169,13 +180,13 @@ def _sample(image: Array, class_id: int) -> ha.HHandle:
     return ha.from_python_dict(entries)
 
 
-def interrupted(task: ScoringTask, state: ScoringState, state_file: Path | None, signal_number: int) -> StoppedError:
+def interrupted(task: ScoringTask, state: ScoringState, signal_number: int) -> StoppedError:
     """Write the state, if there is a place for it, and return the exception that tells how to go on."""
-    if state_file is None:
+    if task.state_file is None:
         return StoppedError("Interrupted; nothing was written.", signal_number)
-    state.write(state_file, task.fingerprint())
+    state.write(task.state_file, task.fingerprint())
     return StoppedError(
         f"Interrupted after {state.position} of {len(task.indices)} images; the scores so far are in "
-        f"{str(state_file)!r}. Go on with the same command and --resume {state_file}",
+        f"{str(task.state_file)!r}. Go on with {task.advice}",
         signal_number,
     )

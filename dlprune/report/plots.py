@@ -54,18 +54,26 @@ def write_plots(report: Report, folder: Path) -> list[Path]:
     for name, is_there, draw in wanted:
         if not is_there:
             continue
-        stream, path = io.BytesIO(), folder / f"{name}.png"
-        draw(report).savefig(stream, format="png", dpi=_DPI)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            files.replace(path, stream.getvalue())
-        except (OSError, ValueError) as error:
-            raise HOperatorError(H_ERR_FILE_WR, f"{str(path)!r} cannot be written: {error}.") from None
-        written.append(path)
+        written.append(write_figure(draw(report), folder / f"{name}.png"))
     return written
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def write_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure as a PNG file, in a folder that is made if need be, and return the path.
+
+    Raises HOperatorError 3142.
+    """
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=_DPI)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, stream.getvalue())
+    except (OSError, ValueError) as error:
+        raise HOperatorError(H_ERR_FILE_WR, f"{str(path)!r} cannot be written: {error}.") from None
+    return path
+
+
+def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """Return an empty figure that belongs to no window."""
     from matplotlib.figure import Figure
 
@@ -82,7 +90,7 @@ def _names(axis: Any, names: list[str], **options: Any) -> None:
 
 def _layers(report: Report) -> Figure:
     layers = report.layers
-    figure, (axes,) = _figure(8, min(1.2 + 0.22 * len(layers), 60))
+    figure, (axes,) = new_figure(8, min(1.2 + 0.22 * len(layers), 60))
     start = np.zeros(len(layers))
     parts = (("kept", KEPT, ""), ("removed", REMOVED, "///"), ("fixed", FIXED_COLOUR, ""))
     for name, colour, hatch in parts:
@@ -98,7 +106,7 @@ def _layers(report: Report) -> Figure:
 
 def _scores(report: Report) -> Figure:
     pairs = [pair for layer in report.layers for pair in zip(layer.scores, layer.gone, strict=True)]
-    figure, (axes,) = _figure(7, 3.5)
+    figure, (axes,) = new_figure(7, 3.5)
     parts = [[score for score, gone in pairs if gone is which] for which in (False, True)]
     axes.hist(parts, bins=_BINS, stacked=True, color=[KEPT, REMOVED], label=["kept", "removed"])
     axes.set_xlabel("score")
@@ -108,7 +116,7 @@ def _scores(report: Report) -> Figure:
 
 
 def _steps(report: Report) -> Figure:
-    figure, (axes,) = _figure(7, 3.5)
+    figure, (axes,) = new_figure(7, 3.5)
     axes.plot([0, *(step["kernel_num"] for step in report.history)], color=KEPT, marker="o")
     axes.set_xticks(range(len(report.history) + 1))
     axes.set_xlabel("step")
@@ -117,7 +125,7 @@ def _steps(report: Report) -> Figure:
 
 
 def _accuracy(report: Report) -> Figure:
-    figure, (axes,) = _figure(7, 3.5)
+    figure, (axes,) = new_figure(7, 3.5)
     axes.plot([x for x, _ in report.curve], [100 * y for _, y in report.curve], color=KEPT, marker="o")
     axes.set_xlabel("percent of the target removed")
     axes.set_ylabel("accuracy in %")
@@ -130,7 +138,7 @@ def _confusion(report: Report) -> Figure:
     assert test is not None
     assert test.confusion is not None
     size = 2.0 + 0.3 * len(test.class_names)
-    figure, both = _figure(2 * size, size + 0.6, columns=2)
+    figure, both = new_figure(2 * size, size + 0.6, columns=2)
     for axes, table, title in zip(both, test.confusion, ("before", "after"), strict=True):
         shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)

@@ -1,0 +1,1 @@
+"""One model pruned in many ways, side by side."""
