@@ -43,6 +43,7 @@ from dlprune.tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_h
 
 if TYPE_CHECKING:  # at run time __getattr__ brings them
     from dlprune.demo import demo_model_file, demo_samples
+    from dlprune.deployment.operators import optimize_dl_model_for_inference
     from dlprune.hparams import get_pruning_hparams, parse_pruning_hparams
     from dlprune.imageoperators import read_image, write_image
     from dlprune.insight import compare_dl_pruning_scores, get_dl_pruning_sensitivity
@@ -186,7 +187,8 @@ __all__ = [
     # Embedded example
     "demo_model_file",
     "demo_samples",
-    # Devices
+    # Deployment
+    "optimize_dl_model_for_inference",
     "get_dl_device_param",
     "get_dl_device_param_s",
     "query_available_dl_devices",
@@ -212,6 +214,7 @@ _LATE = (
     "dlprune.procedures.dataset",
     "dlprune.procedures.training",
     "dlprune.procedures.evaluation",
+    "dlprune.deployment.operators",
 )
 
 

@@ -13,10 +13,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from dlprune import onnxfile, parameters
+from dlprune import devices, onnxfile, parameters
 from dlprune.errors import (
     H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-    H_ERR_DL_MODEL_RUNTIME,
     H_ERR_DL_PARAM_NOT_AVAILABLE,
     HError,
     HOperatorError,
@@ -52,7 +51,15 @@ _LOG_ERRORS: Final = 3
 # A dynamic batch is looked at with so many images: with one, batch and channel axes are hard to tell apart.
 _NOMINAL_BATCH: Final = 2
 # Written to the file beside the parameters in parameters.PLAIN.
-_STORED: Final = ("batch_size", "class_output", "class_ids", "class_names", "type", "meta_data")
+_STORED: Final = (
+    "batch_size",
+    "class_output",
+    "class_ids",
+    "class_names",
+    "type",
+    "meta_data",
+    "precision_is_converted",
+)
 
 
 class Classifier:
@@ -339,16 +346,16 @@ class Classifier:
         options = ort.SessionOptions()
         options.log_severity_level = _LOG_ERRORS
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        providers: list[Any] = ["CPUExecutionProvider"]
-        if self.params.runtime == "gpu":
-            providers.insert(0, ("CUDAExecutionProvider", {"device_id": self.params.gpu}))
+        runtime = self.params.runtime
         try:
             with onnxfile.runnable(model) as source:
-                return ort.InferenceSession(source, options, providers=providers)
+                session = ort.InferenceSession(source, options, providers=devices.providers(runtime, self.params.gpu))
         except Exception as error:
             raise HOperatorError(
                 H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"ONNX Runtime cannot load this model: {error}"
             ) from error
+        devices.require_provider(session, runtime)
+        return session
 
     def run(self, batch: Array, names: Sequence[str]) -> list[npt.NDArray[Any]]:
         """Return the values called `names` (outputs or any inner values) for a batch in the model's layout.
@@ -476,15 +483,7 @@ class Classifier:
             raise parameters.bad_value("type", wanted, self.reason)
 
     def _set_runtime(self, wanted: str) -> None:
-        if wanted == "gpu":
-            import onnxruntime as ort
-
-            if "CUDAExecutionProvider" not in ort.get_available_providers():
-                raise HOperatorError(
-                    H_ERR_DL_MODEL_RUNTIME,
-                    "'gpu' needs ONNX Runtime with CUDA, which is not installed here (package onnxruntime-gpu); "
-                    "stay with 'cpu'.",
-                )
+        devices.require_runtime(wanted)
         self.params.runtime = wanted
 
     def get(self, name: str) -> list[Element]:
@@ -515,7 +514,7 @@ class Classifier:
             return [parameters.MIN_VERSION]
         if name == "summary":
             return [*summary(self.model)]
-        if name in parameters.SET_AND_GET:
+        if name in parameters.SET_AND_GET or name == "precision_is_converted":
             value: Element = getattr(params, name)
             return [value]
         raise parameters.unknown_parameter(name, known)
@@ -552,15 +551,7 @@ class Classifier:
         params, image = self.params, self.image
         values: dict[str, Any] = {
             name: list(getattr(params, name)) if isinstance(getattr(params, name), tuple) else getattr(params, name)
-            for name in [
-                *parameters.PLAIN,
-                "batch_size",
-                "class_output",
-                "class_ids",
-                "class_names",
-                "type",
-                "meta_data",
-            ]
+            for name in (*parameters.PLAIN, *_STORED)
             if name not in parameters.NOT_STORED
         }
         if not self.class_num:
@@ -581,6 +572,9 @@ class Classifier:
                 value = values[name]
                 if name == "meta_data":
                     self.params.meta_data = {str(key): str(text) for key, text in value.items()}
+                elif name == "precision_is_converted":
+                    check = parameters.choice("false", "true")
+                    self.params.precision_is_converted = check(name, _plain_tuple(value))
                 elif name in (parameters.SET_AND_GET | parameters.SET_ONLY) - parameters.NOT_STORED:
                     self.set(name, _plain_tuple(value))
         except Exception as error:

@@ -51,7 +51,7 @@ def lift(model: ir.Model, input_shapes: Mapping[str, tuple[int, ...]], min_opset
     target = max(opset, min_opset)
     if any(node.op_type == "GroupNormalization" for node in copy.graph.all_nodes()):
         target = max(target, GROUP_NORMALIZATION_OPSET)
-    return copy if opset == target else _converted(copy, target)
+    return copy if opset == target else at_opset(copy, target)
 
 
 def _settle_shapes(graph: ir.Graph, sizes: Mapping[str | None, int]) -> None:
@@ -67,8 +67,11 @@ def _settle_shapes(graph: ir.Graph, sizes: Mapping[str | None, int]) -> None:
                 )
 
 
-def _converted(model: ir.Model, target: int) -> ir.Model:
-    """Convert the graph alone: large initializers wait outside, replaced by graph inputs."""
+def at_opset(model: ir.Model, target: int) -> ir.Model:
+    """Convert a model, which is used up, to another opset. Raises LiftError.
+
+    Only the graph is converted: large initializers wait outside, replaced by graph inputs.
+    """
     graph = model.graph
     model.ir_version = max(model.ir_version, _IR_VERSION)
     weights = {

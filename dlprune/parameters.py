@@ -49,6 +49,7 @@ class Parameters:
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-8
     optimize_for_inference: str = "false"
+    precision_is_converted: str = "false"
     meta_data: dict[str, str] = field(default_factory=dict)
     runtime: str = "cpu"
     gpu: int = 0
@@ -192,6 +193,7 @@ GET_ONLY: Final = frozenset(
         "min_version",
         "num_trainable_params",
         "precision",
+        "precision_is_converted",
         "summary",
     }
 )

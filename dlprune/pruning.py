@@ -30,7 +30,7 @@ from .lift import LiftError
 from .model import unwrap_model
 from .payload import SEM_TYPE, Payload, payload_of
 from .pruningdata import PruningData
-from .quantised import refuse_quantised
+from .quantised import refuse_converted
 from .samples import read_batch
 from .scoregraph import ScoreGraphError
 from .selection import Limits, dense_features
@@ -74,7 +74,7 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     of get_pruning_hparams, and may hold 'remove_empty_kernels' ('true', 'false').
     Returns a handle of type 'dl_pruning'. It belongs to the architecture: any model of the same structure fits.
     Raises HOperatorError 7981 (no convolution can be pruned; says why for each; mode 'bn_scale' without
-    BatchNormalization), 7912 (type 'generic', or quantised),
+    BatchNormalization), 7912 (type 'generic', quantised or converted),
     1302 (mode), 7911/7914 (gen_param), 2404/2454 (handle).
     Source: HALCON operator create_dl_pruning.
 
@@ -90,7 +90,7 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     classifier.require_classification("create_dl_pruning")
     if mode == MAGNITUDE:
         return _create_magnitude(dlmodel_handle, settings)
-    refuse_quantised(classifier.model)
+    refuse_converted(classifier)
     data = PruningData.of(analysis_of(classifier))
     for name, values in settings.items():
         data.set(name, values)
@@ -492,8 +492,9 @@ def _network(classifier: Classifier) -> Network:
 def _scorer(classifier: Classifier, criterion: Measured, batch: int) -> Scorer:
     """Return a criterion's scorer for a classifier at a batch size and its image size, made once for each."""
     network = Network(classifier, analysis_of(classifier).structure, batch)
+    params = classifier.params
     with classifier.lock:
-        key = ("scorer", criterion.mode, criterion.seed, network.shape)
+        key = ("scorer", criterion.mode, criterion.seed, network.shape, params.runtime, params.gpu)
         if key not in classifier.derived:
             classifier.derived[key] = criterion.scorer(network)
         found: Scorer = classifier.derived[key]
@@ -517,7 +518,8 @@ def scored_data(handle: HHandle, index: int) -> PruningData:
 
 
 def require_fit(classifier: Classifier, data: PruningData) -> None:
-    """Raise HOperatorError 7980 unless the data belong to the architecture of a classifier."""
+    """Raise HOperatorError 7980 unless the data belong to the architecture of a classifier, 7912 if it is converted."""
+    refuse_converted(classifier)
     analysis = analysis_of(classifier)
     if analysis.signature != data.signature:
         raise HOperatorError(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx_ir as ir
 
 from .errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, HOperatorError
 from .nodes import label
+
+if TYPE_CHECKING:
+    from .classifier import Classifier
 
 _OPERATORS = frozenset(
     {
@@ -30,12 +35,23 @@ def quantised_node(model: ir.Model) -> ir.Node | None:
     return None
 
 
+def refuse_converted(classifier: Classifier) -> None:
+    """Raise HOperatorError 7912 if a model was made by optimize_dl_model_for_inference, or is quantised anyway."""
+    if classifier.params.precision_is_converted == "true":
+        raise HOperatorError(
+            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+            "This model was made by optimize_dl_model_for_inference ('precision_is_converted'). Prune or train the "
+            "model that it was made from, then convert the result.",
+        )
+    refuse_quantised(classifier.model)
+
+
 def refuse_quantised(model: ir.Model) -> None:
     """Raise HOperatorError 7912 if a network is quantised."""
     node = quantised_node(model)
     if node is not None:
         raise HOperatorError(
             H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-            f"This model is quantised ({label(node)}), and rounding has no gradient. Prune the model of floating-point "
-            "numbers that it was made from, then quantise the pruned one.",
+            f"This model is quantised ({label(node)}), and rounding has no gradient. Prune or train the model of "
+            "floating-point numbers that it was made from, then quantise the result.",
         )

@@ -79,8 +79,10 @@ class ScoreGraph:
         upstream: the gradient with respect to the logits is an input, instead of that of the cross-entropy.
         workers: more images than the input shape holds are worked off in parts, so many at a time.
         threads: threads of each; 0 = as many as there are cores.
+        runtime: 'cpu', or 'gpu' to compute on the GPU of number `gpu`.
 
     Raises:
+        HOperatorError 7913: the GPU cannot be used.
         GradientError: an operator between a consumer and the output has no gradient.
         LiftError: the model cannot be converted to opset 18.
         ScoreGraphError: the samples of a batch cannot be told apart, or a shape between consumers and output is not
@@ -98,6 +100,8 @@ class ScoreGraph:
         upstream: bool = False,
         workers: int = 1,
         threads: int = 0,
+        runtime: str = "cpu",
+        gpu: int = 0,
     ) -> None:
         self.input_shape = tuple(int(d) for d in input_shape)
         self.upstream = upstream
@@ -113,7 +117,7 @@ class ScoreGraph:
             raise ScoreGraphError(str(error)) from error
         self.model = lifted
         self._inputs = [value.name or "" for value in lifted.graph.inputs]
-        self._session = static_session(lifted, threads)
+        self._session = static_session(lifted, threads, runtime=runtime, gpu=gpu)
 
     def run(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> list[NDArray[np.float32]]:
         """Return t of every consumer, float32 [N, C], in the order of `consumers`.

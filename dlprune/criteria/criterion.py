@@ -46,11 +46,12 @@ class Network:
         one, image = self.classifier, self.classifier.image
         assert image is not None
         division = Division(self.batch)
-        if image.batch is None:
+        runtime, gpu = one.params.runtime, one.params.gpu
+        if image.batch is None and runtime == "cpu":
             division = divide(one.model, one.facts(), one.input_name, self.batch)
         shape = one.input_shape(division.images)
         with one.lock:
-            key = ("score graph", shape, division, upstream)
+            key = ("score graph", shape, division, upstream, runtime, gpu)
             if key not in one.derived:
                 one.derived[key] = ScoreGraph(
                     one.model,
@@ -61,6 +62,8 @@ class Network:
                     upstream=upstream,
                     workers=division.workers,
                     threads=division.threads,
+                    runtime=runtime,
+                    gpu=gpu,
                 )
             found = one.derived[key]
             assert isinstance(found, ScoreGraph)

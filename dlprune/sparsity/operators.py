@@ -13,7 +13,7 @@ from ..guard import guarded
 from ..handle import HHandle, new_handle
 from ..model import unwrap_model
 from ..payload import SEM_TYPE, payload_of
-from ..quantised import refuse_quantised
+from ..quantised import refuse_converted
 from ..tuples import to_file_name
 from .magnitude import MagnitudeData
 from .masks import Pooling
@@ -108,7 +108,7 @@ def create_magnitude_pruning(dlmodel_handle: HHandle, recipe: Recipe) -> HHandle
     """Return fresh pruning data of mode 'magnitude'; errors as create_dl_pruning."""
     classifier = unwrap_model(dlmodel_handle, 1)
     classifier.require_classification("Magnitude pruning")
-    refuse_quantised(classifier.model)
+    refuse_converted(classifier)
     return new_handle(SEM_TYPE, MagnitudeData.of(classifier, recipe))
 
 

@@ -11,8 +11,7 @@ from ..classifier import Classifier
 from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, H_ERR_DL_MODEL_UNSUPPORTED_GENVALUE, HOperatorError
 from ..gradients import GradientError
 from ..lift import LiftError
-from ..nodes import label
-from ..quantised import quantised_node
+from ..quantised import refuse_converted
 from ..weights import frozen_names, trainable_weights
 from .buffers import Array
 from .graph import TrainGraphError
@@ -24,15 +23,9 @@ def recipe_of(classifier: Classifier, *, batch: int | None = None, parts: int | 
     """Return what the parameters of a classifier say about its training graph.
 
     Raises HOperatorError 7914 if a pattern in 'frozen_weights' fits no weight, 7788 if the image size is not set, 7912
-    if the model is quantised.
+    if the model is quantised or converted.
     """
-    node = quantised_node(classifier.model)
-    if node is not None:
-        raise HOperatorError(
-            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-            f"This model is quantised ({label(node)}), and rounding has no gradient. Train the model of floating-point "
-            "numbers that it was made from, then quantise the result.",
-        )
+    refuse_converted(classifier)
     params = classifier.params
     assert classifier.head is not None
     return Recipe(
