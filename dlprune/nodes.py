@@ -68,6 +68,12 @@ def captured(node: ir.Node) -> Iterator[ir.Value]:
         yield from (value for value in read if value is not None and value not in own)
 
 
+def read_by(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield all tensors that a node reads, its sub-graphs included; some perhaps twice."""
+    yield from (value for value in node.inputs if value is not None)
+    yield from captured(node)
+
+
 def slice_bounds(facts: Facts, node: ir.Node, rank: int) -> list[slice] | None:
     """Return a Slice node as one Python slice per axis, or None where a bound is not constant."""
     starts, ends = ints(facts, node, "starts", 1), ints(facts, node, "ends", 2)

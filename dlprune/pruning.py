@@ -502,7 +502,11 @@ def _scorer(classifier: Classifier, criterion: Measured, batch: int) -> Scorer:
 
 
 def _not_scorable(error: Exception) -> HOperatorError:
-    return HOperatorError(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be scored by gradients: {error}.")
+    return HOperatorError(
+        H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
+        f"This model cannot be scored by gradients: {error}. The modes 'l1', 'l2', 'bn_scale' and 'random' look at "
+        "weights alone.",
+    )
 
 
 def scored_data(handle: HHandle, index: int) -> PruningData:

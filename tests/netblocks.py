@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 from netbuilder import Map, Net
+from onnx import helper
 
 Block = Callable[[Net, Map], Map | None]
 
@@ -873,3 +874,60 @@ def tiled(net: Net, x: Map) -> Map:
     if x.channels > 6:
         return net.put(x, "Relu")
     return Map(net.op("Tile", x.name, net.ints(1, 2, 1, 1)), 2 * x.channels, x.height, x.width)
+
+
+# --- what cannot be followed ------------------------------------------------------------------------------------------
+
+
+@block(0.25)
+def branch(net: Net, x: Map) -> Map | None:
+    """One of two ways, by what the image shows: what they read stays."""
+    if net.open_size:
+        return None
+    level = net.op("ReduceMax", net.maps[0].name, keepdims=0)
+    bright = net.op("Greater", level, net.number(2.5))
+    ways = {}
+    for attribute, op_type in (("then_branch", net.pick(["Relu", "Neg"])), ("else_branch", "Identity")):
+        made = net.name(attribute)
+        node = helper.make_node(op_type, [x.name], [made])
+        ways[attribute] = helper.make_graph([node], attribute, [], [net.described(made, x)])
+    return Map(net.op("If", bright, **ways), x.channels, x.height, x.width)
+
+
+@block(0.25)
+def loop(net: Net, x: Map) -> Map | None:
+    """A few turns of a Loop, or a Scan over the rows: what they read stays."""
+    if net.open_size:
+        return None
+    if net.chance(0.3):
+        before, row, after, out = (net.name(hint) for hint in ("before", "row", "after", "out"))
+        nodes = [helper.make_node("Add", [before, row], [after]), helper.make_node("Tanh", [after], [out])]
+        start = net.reduce("ReduceMin", x.name, [2], 0)
+        line = [net.described(name, x, line=True) for name in (before, row, after, out)]
+        body = helper.make_graph(nodes, "one_row", line[:2], line[2:])
+        rows = net.op("Transpose", x.name, perm=[2, 0, 1, 3])
+        made = net.several("Scan", [start, rows], 2, body=body, num_scan_inputs=1)[1]
+        return Map(net.op("Transpose", made, perm=[1, 2, 0, 3]), x.channels, x.height, x.width)
+    turn, go, on, before, after = (net.name(hint) for hint in ("turn", "go", "on", "before", "after"))
+    nodes = [helper.make_node("Identity", [go], [on]), helper.make_node("Tanh", [before], [after])]
+    entries = [
+        helper.make_tensor_value_info(turn, onnx.TensorProto.INT64, []),
+        helper.make_tensor_value_info(go, onnx.TensorProto.BOOL, []),
+        net.described(before, x),
+    ]
+    results = [helper.make_tensor_value_info(on, onnx.TensorProto.BOOL, []), net.described(after, x)]
+    body = helper.make_graph(nodes, "one_turn", entries, results)
+    count, yes = net.constant(np.int64(net.integer(1, 3))), net.constant(np.bool_(True))
+    y = Map(net.op("Loop", count, yes, x.name, body=body), x.channels, x.height, x.width)
+    net.declared.append(net.described(y.name, y))  # nobody can infer it, so exporters write it down
+    return y
+
+
+@block(0.1)
+def rounded(net: Net, x: Map) -> Map | None:
+    """Activations in 8 bits: the operators refuse the model."""
+    if net.half:
+        return None
+    scale, zero = net.number(0.05), net.constant(np.uint8(128))
+    y = net.op("QuantizeLinear", x.name, scale, zero)
+    return Map(net.op("DequantizeLinear", y, scale, zero), x.channels, x.height, x.width)

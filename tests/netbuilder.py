@@ -42,19 +42,28 @@ class Net:
         batch: number of samples, None where the file leaves it open.
         open_size: height and width are open too, so that no literal may speak of them.
         zero_keeping: a silent channel stays silent up to whoever mixes it: no shifts, no sigmoid outside of gates.
+        half: the net will be turned into half precision.
     """
 
     def __init__(
-        self, rng: np.random.Generator, opset: int, batch: int | None, open_size: bool, zero_keeping: bool
+        self,
+        rng: np.random.Generator,
+        opset: int,
+        batch: int | None,
+        open_size: bool,
+        zero_keeping: bool,
+        half: bool = False,
     ) -> None:
         self.rng = rng
         self.opset = opset
         self.batch = batch
         self.open_size = open_size
         self.zero_keeping = zero_keeping
+        self.half = half
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.maps: list[Map] = []
+        self.declared: list[onnx.ValueInfoProto] = []
         self._names = 0
         self._odd_names = self.chance(0.2)
         self._known: dict[tuple[str, tuple[int, ...]], list[str]] = {}
@@ -75,6 +84,11 @@ class Net:
         """Return a number of channels."""
         return int(self.pick([2, 3, 4, 4, 5, 6, 6, 8, 8, 9, 12]))
 
+    @property
+    def convolutions(self) -> int:
+        """Number of convolutions so far."""
+        return sum(node.op_type in ("Conv", "ConvTranspose") for node in self.nodes)
+
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def name(self, hint: str) -> str:
@@ -94,6 +108,11 @@ class Net:
         """Add a node that keeps the size of its first input."""
         name = self.op(op_type, x.name, *others, **attributes)
         return Map(name, x.channels if channels is None else channels, x.height, x.width)
+
+    def described(self, name: str, x: Map, line: bool = False) -> onnx.ValueInfoProto:
+        """Return the declaration of a tensor inside of control flow, as large as a map or as one of its lines."""
+        shape = ["N" if self.batch is None else self.batch, x.channels, *([] if line else [x.height]), x.width]
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
 
     # --- constants ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +144,7 @@ class Net:
     def _new_weight(self, shape: tuple[int, ...], fan_in: int | None) -> str:
         fan = fan_in or max(math.prod(shape[1:]), 1)
         array = (self.rng.standard_normal(shape) * math.sqrt(2 / fan)).astype(np.float32)
-        form = self.integer(0, 24)
+        form = self.integer(0, 26)
         if form == 0:
             return self.op("Identity", self.initializer(array))
         if form == 1:
@@ -140,7 +159,22 @@ class Net:
             return self.op("Concat", self.initializer(array[:1]), self.initializer(array[1:]), axis=0)
         if form in (5, 6):
             return self.op("Constant", value=numpy_helper.from_array(array))
+        if form == 7:
+            return self.op("Cast", self.initializer(array.astype(np.float16)), to=onnx.TensorProto.FLOAT)
+        if form == 8 and (not self.half or self.opset >= 19):
+            return self._in_bytes(array)
         return self.initializer(array)
+
+    def _in_bytes(self, array: np.ndarray) -> str:
+        """Return weights that are stored as 8-bit integers, with one scale or one along an axis."""
+        axis = self.integer(0, array.ndim - 1) if self.opset >= 13 and self.chance(0.7) else None
+        others = None if axis is None else tuple(a for a in range(array.ndim) if a != axis)
+        scale = np.maximum(np.abs(array).max(axis=others, keepdims=True), 1e-3) / 127
+        stored = self.initializer(np.rint(array / scale).astype(np.int8))
+        inputs = [stored, self.initializer(scale.reshape(() if axis is None else -1))]
+        if self.chance(0.5):
+            inputs.append(self.initializer(np.zeros(scale.size, np.int8).reshape(() if axis is None else -1)))
+        return self.op("DequantizeLinear", *inputs, **({} if axis is None else {"axis": axis}))
 
     def vector(self, length: int, mean: float = 0.0, spread: float = 0.3) -> str:
         """Return one number per channel, for biases, scales and slopes."""

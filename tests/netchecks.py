@@ -10,7 +10,6 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +19,17 @@ import onnx_ir as ir
 import onnxruntime as ort
 from exactness import Mask, assert_sound, assert_valid, choose, masked
 from netgenerator import RandomNet, generate
+from numberformats import DOUBLE, FLOAT, HALF, retype
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 from reference import OPERATORS
 
 import dlprune as ha
 from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
 from dlprune.criteria import Network
+from dlprune.facts import Facts
+from dlprune.gradients import GradientError
 from dlprune.handle import unwrap
 from dlprune.model import unwrap_model
 from dlprune.pruningdata import PruningData
@@ -43,6 +44,7 @@ Logits = NDArray[np.float64]
 TOLERANCE = 1e-4
 #: The same where both sides are computed in double precision.
 TOLERANCE64 = 1e-6
+_IMAGE_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,12 @@ def check_exact(net: RandomNet, classifier: Classifier, gone: Mask) -> Classifie
     batches += [(None, 2)] if net.open_size else []
     _compare(truth, pruned, name, [net.images(*batch) for batch in batches], "masked consumers")
     if net.zero_keeping:
-        quiet = silenced(classifier.model, structure, gone)
+        quiet = silenced(classifier.model, found.facts, structure, gone)
         _compare(quiet, pruned, name, [net.images(*batches[0])], "silenced kernels")
     return classifier.with_model(pruned)
 
 
-def silenced(model: ir.Model, structure: Structure, gone: Mask) -> ir.Model:
+def silenced(model: ir.Model, facts: Facts, structure: Structure, gone: Mask) -> ir.Model:
     """Return a copy of a model in which every layer puts out zeros in place of the kernels that are gone."""
     copy = model.clone()
     for index, node in enumerate(list(copy.graph)):
@@ -116,11 +118,13 @@ def silenced(model: ir.Model, structure: Structure, gone: Mask) -> ir.Model:
         output = node.outputs[0]
         shape = [1] * len(structure.tensors[output.name or ""].shape)
         shape[axis] = len(keep)
+        dtype = facts.dtype(output)
+        assert dtype is not None
         mask = ir.Value(
             name=f"quiet{index}",
             shape=ir.Shape(shape),
-            type=ir.TensorType(ir.DataType.FLOAT),
-            const_value=ir.tensor(keep.reshape(shape).astype(np.float32), name=f"quiet{index}"),
+            type=ir.TensorType(dtype),
+            const_value=ir.tensor(keep.reshape(shape).astype(dtype.numpy()), name=f"quiet{index}"),
         )
         copy.graph.register_initializer(mask)
         product = ir.node("Mul", [output, mask], outputs=[ir.Value(name=f"quieted{index}")])
@@ -161,7 +165,7 @@ def _with_output(model: ir.Model, name: str) -> ir.Model:
         return model
     copy = model.clone()
     value = next(output for node in copy.graph for output in node.outputs if output.name == name)
-    value.shape, value.type = None, ir.TensorType(ir.DataType.FLOAT)
+    value.shape = None
     copy.graph.outputs.append(value)
     return copy
 
@@ -180,30 +184,17 @@ def logits(model: ir.Model, images: NDArray[np.float32], name: str) -> Logits:
 
 
 def _run(session: ort.InferenceSession, images: NDArray[np.float32], name: str) -> Logits:
-    (found,) = session.run([name], {session.get_inputs()[0].name: images})
+    image = session.get_inputs()[0]
+    (found,) = session.run([name], {image.name: images.astype(_IMAGE_TYPES[image.type])})
     return np.asarray(found, np.float64)
 
 
 # --- double precision -------------------------------------------------------------------------------------------------
 
 
-class BatchNormalization(OpRun):
-    """Inference; ONNX's reference implementation trains before opset 14."""
-
-    op_domain = ""
-
-    def _run(self, x, scale, bias, mean, var, epsilon=1e-5, momentum=0.9, training_mode=0):  # type: ignore[no-untyped-def]
-        view = (-1, *[1] * (x.ndim - 2))
-        factor = scale / np.sqrt(var + epsilon)
-        return (x * factor.reshape(view) + (bias - mean * factor).reshape(view),)
-
-
-_OPERATORS = [*OPERATORS, BatchNormalization]
-
-
 def run64(model: ir.Model, images: NDArray[np.float32], name: str) -> Logits:
     """Return a value of a model, computed by ONNX's reference implementation in double precision."""
-    evaluator = ReferenceEvaluator(in_double(_with_output(model, name)), new_ops=_OPERATORS)
+    evaluator = ReferenceEvaluator(in_double(_with_output(model, name)), new_ops=OPERATORS)
     (found,) = evaluator.run([name], {model.graph.inputs[0].name: images.astype(np.float64)})
     return np.asarray(found, np.float64)
 
@@ -211,32 +202,23 @@ def run64(model: ir.Model, images: NDArray[np.float32], name: str) -> Logits:
 def in_double(model: ir.Model) -> onnx.ModelProto:
     """Return a model in which every float is a double."""
     proto = ir.to_proto(model)
-    for tensor in _tensors(proto):
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    for value in [*proto.graph.input, *proto.graph.output]:
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    del proto.graph.value_info[:]
-    for node in proto.graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
-                attribute.i = onnx.TensorProto.DOUBLE
+    for single in (HALF, FLOAT):
+        retype(proto, single, DOUBLE)
     return proto
-
-
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    yield from proto.graph.initializer
-    for node in proto.graph.node:
-        yield from (attribute.t for attribute in node.attribute if attribute.type == onnx.AttributeProto.TENSOR)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
+#: Operators whose insides have no gradient: the modes that need none remain.
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+
 def check_operators(net: RandomNet, folder: Path) -> None:
-    """The five operators from file to file: scored, pruned, written, read again, applied."""
+    """The five operators from file to file: scored, pruned, written, read again, applied.
+
+    A quantised net must be refused, and so must scores by gradients that would have to pass control flow.
+    """
     path = folder / "net.onnx"
     path.write_bytes(net.proto.SerializeToString())
     model = ha.read_dl_model(str(path))
@@ -250,8 +232,20 @@ def check_operators(net: RandomNet, folder: Path) -> None:
     rng = np.random.default_rng((net.seed, 2))
     percentage, compensation = int(rng.integers(10, 91)), str(rng.choice(["none", "none", "bias", "least_squares"]))
     settings = {"percentage": percentage, "compensation": compensation, "step_percentage": 40}
-    pruning = ha.create_dl_pruning(model, "oracle", ha.from_python_dict(settings))
-    ha.add_dl_pruning_batch(model, pruning, samples(net, images, rng))
+    operators = {node.op_type for node in net.proto.graph.node}
+    batch = samples(net, images, rng)
+    try:
+        pruning = ha.create_dl_pruning(model, "oracle", ha.from_python_dict(settings))
+        ha.add_dl_pruning_batch(model, pruning, batch)
+    except ha.HOperatorError as error:
+        assert error.error_code == ha.errors.H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
+        if "QuantizeLinear" in operators:
+            assert "quantise the pruned one" in str(error)
+            return
+        assert any(f"operator {name} " in str(error) for name in operators & _CONTROL_FLOW), error
+        pruning = ha.create_dl_pruning(model, "l2", ha.from_python_dict(settings))
+        ha.add_dl_pruning_batch(model, pruning, batch)
+    assert "QuantizeLinear" not in operators
     pruned = ha.gen_dl_pruned_model(model, pruning)
     assert ha.get_dl_pruning_param_s(pruning, "pruned_percentage") <= percentage
     ha.write_dl_model(pruned, str(folder / "pruned.onnx"))
@@ -293,14 +287,18 @@ def check_scores(net: RandomNet, directions: int = 3) -> float:
     """
     classifier = read(net)
     images = net.images()
-    if net.open_batch:
-        classifier.set("batch_size", (len(images),))
-    consumers = analysis_of(classifier).structure.consumers
+    structure = analysis_of(classifier).structure
+    consumers = structure.consumers
     if not consumers:
         return 0.0
     rng = np.random.default_rng((net.seed, 3))
     labels = rng.integers(0, classifier.class_num, len(images))
-    terms = score_graph_of(classifier).run(images, labels)
+    try:
+        graph = Network(classifier, structure, len(images)).score_graph()
+    except GradientError as error:
+        assert error.op_type in _CONTROL_FLOW | {"QuantizeLinear"}, error
+        return 0.0
+    terms = graph.run(images, labels)
     worst = 0.0
     for index in rng.permutation(len(consumers))[:directions]:
         consumer, term = consumers[index], terms[index].astype(np.float64)
@@ -333,7 +331,7 @@ class _Loss:
         node.prepend(product)
         node.replace_input_with(slot, product.outputs[0])
         self._name = classifier.logits_name
-        self._evaluator = ReferenceEvaluator(in_double(_with_output(copy, self._name)), new_ops=_OPERATORS)
+        self._evaluator = ReferenceEvaluator(in_double(_with_output(copy, self._name)), new_ops=OPERATORS)
         self._input = classifier.input_name
         self._labels = labels
 

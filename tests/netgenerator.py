@@ -14,10 +14,11 @@ import netblocks
 import numpy as np
 import onnx
 from netbuilder import Map, Net, Row
+from numberformats import to_half
 from onnx import TensorProto, helper
 
-#: Nodes before the head, and the fewest blocks.
-_NODES, _BLOCKS = (3, 25), 2
+#: Nodes before the head, and the fewest blocks and convolutions: one or two are easily fixed.
+_NODES, _BLOCKS, _CONVOLUTIONS = (3, 25), 2, 3
 _IR_VERSIONS = {11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
 
 
@@ -66,14 +67,17 @@ def generate(seed: int, skip: Collection[int] = (), blocks: int | None = None) -
     rng = np.random.default_rng(seed)
     open_batch, open_size = bool(rng.random() < 0.75), bool(rng.random() < 0.12)
     batch = None if open_batch else int(rng.integers(1, 4))
-    net = Net(rng, int(rng.integers(11, 22)), batch, open_size, bool(rng.random() < 0.3))
+    half = bool(rng.random() < 0.06)
+    net = Net(rng, int(rng.integers(11, 22)), batch, open_size, bool(rng.random() < 0.3), half)
     x, shape, is_nhwc = _stem(net)
     names = list(netblocks.BLOCKS)
     shares = np.array([share for share, _ in netblocks.BLOCKS.values()])
     wanted = net.integer(*_NODES)
     used: list[str] = []
     index = 0
-    while (len(net.nodes) < wanted or len(used) < _BLOCKS) and index < 60 and len(used) != blocks:
+    while (len(net.nodes) < wanted or len(used) < _BLOCKS or net.convolutions < _CONVOLUTIONS) and (
+        index < 60 and len(used) != blocks
+    ):
         # Each block draws from a source of its own, so that leaving one out changes the others as little as possible.
         net.rng = np.random.default_rng((seed, index))
         name = str(net.rng.choice(names, p=shares / shares.sum()))
@@ -95,6 +99,8 @@ def generate(seed: int, skip: Collection[int] = (), blocks: int | None = None) -
     output, dims = _end(net, logits, dims)
     used.append(head.__name__)
     proto = _model(net, output, [net.pick([None, "classes", classes, classes]), *[1] * (dims - 2)], shape, is_nhwc)
+    if half:
+        to_half(proto, proto.graph.input[0].name, keep_ends=net.chance(0.5))
     return RandomNet(
         seed=seed,
         proto=proto,
@@ -293,7 +299,7 @@ def _model(
         dims = [declared[0], m.channels, m.height, m.width]
         outputs.append(helper.make_tensor_value_info(m.name, TensorProto.FLOAT, dims))
     model = helper.make_model(
-        helper.make_graph(net.nodes, "random", inputs, outputs, weights),
+        helper.make_graph(net.nodes, "random", inputs, outputs, weights, value_info=net.declared),
         opset_imports=[helper.make_opsetid("", net.opset)],
         ir_version=_IR_VERSIONS[net.opset],
         producer_name="netgenerator",

@@ -200,16 +200,39 @@ class BatchNormalization(OpRun):
         return (x * factor.reshape(column) + (bias - mean * factor).reshape(column),)
 
 
+def _along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """A number, or one per position of an axis."""
+    return vector.reshape([-1 if a == axis % rank else 1 for a in range(rank)]) if np.ndim(vector) else vector
+
+
+class QuantizeLinear(OpRun):
+    op_domain = ""
+
+    def _run(self, x, scale, zero=np.uint8(0), axis=1, **_):
+        limits, parts = np.iinfo(zero.dtype), [_along(part, axis, x.ndim) for part in (scale, zero)]
+        return (np.clip(np.rint(x / parts[0]) + parts[1], limits.min, limits.max).astype(zero.dtype),)
+
+
+class DequantizeLinear(OpRun):
+    op_domain = ""
+
+    def _run(self, x, scale, zero=None, axis=1, **_):
+        shift = 0.0 if zero is None else _along(zero.astype(np.float64), axis, x.ndim)
+        return ((x - shift) * _along(scale, axis, x.ndim),)
+
+
 OPERATORS = [
     AveragePool,
     BatchNormalization,
     Cast,
     Conv,
     ConvTranspose,
+    DequantizeLinear,
     Erf,
     Gelu,
     GlobalMaxPool,
     GroupNormalization,
     LRN,
     MaxPool,
+    QuantizeLinear,
 ]

@@ -133,13 +133,13 @@ def assert_silenced_go_first(classifier: Classifier, scores: NDArray[np.float64]
     assert_same(after, before, 1e-4, "silenced kernels removed")
 
 
-def scored(classifier: Classifier) -> tuple[ha.HHandle, PruningData]:
+def scored(classifier: Classifier, mode: str = "oracle") -> tuple[ha.HHandle, PruningData]:
     """Score a few batches of noise through the operators; return the handle and what it holds."""
     fixed = classifier.image is not None and classifier.image.batch
     batch = fixed or 4
     classifier.set("batch_size", (batch,))
     handle = new_handle("dl_model", classifier)
-    pruning = ha.create_dl_pruning(handle, "oracle", [])
+    pruning = ha.create_dl_pruning(handle, mode, [])
     for seed in range(8 // batch):
         samples = []
         images = random_images(classifier, batch, seed)

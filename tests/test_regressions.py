@@ -10,12 +10,19 @@ from exactness import assert_exact, assert_prunable, choose, masked, random_imag
 from models import model, plain, saved
 from netchecks import score_graph_of
 from onnx import TensorProto, helper, numpy_helper
+from structures import assert_compensated_in_steps, scored
 
 import dlprune as ha
 from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
+from dlprune.criteria import Network
 from dlprune.errors import HOperatorError
-from dlprune.scoregraph import ScoreGraphError
+from dlprune.gradients import GradientError
+from dlprune.scoregraph import ScoreGraph, ScoreGraphError
+
+
+def score_graph(classifier: Classifier) -> ScoreGraph:
+    return Network(classifier, analysis_of(classifier).structure, 2).score_graph()
 
 
 def test_a_computed_target_shape_keeps_the_entries_that_follow_the_image_size() -> None:
@@ -94,7 +101,7 @@ def test_what_a_file_declares_of_a_weight_elsewhere_does_not_count() -> None:
     classifier = Classifier.from_proto(proto)
     assert classifier.model.graph.initializers["w1"].shape == (6, 3, 3, 3)
     assert_prunable(classifier)
-    score_graph_of(classifier)
+    score_graph(classifier)
 
 
 def test_billions_of_declared_classes_are_no_classes() -> None:
@@ -137,7 +144,7 @@ def test_scores_of_a_model_whose_shapes_depend_on_the_data_are_refused_in_words(
     keep = next(tensor for tensor in proto.graph.initializer if tensor.name == "k")
     keep.CopyFrom(numpy_helper.from_array(np.ones(2, np.bool_), "k"))
     with pytest.raises(ScoreGraphError, match="is not known"):
-        score_graph_of(Classifier.from_proto(proto))
+        score_graph(Classifier.from_proto(proto))
 
 
 def test_constants_are_computed_as_the_runtime_does_it() -> None:
@@ -207,3 +214,42 @@ def test_a_bias_that_is_a_matrix_survives_several_steps_of_compensation(tmp_path
     ha.add_dl_pruning_batch(handle, pruning, samples)
     ha.gen_dl_pruned_model(handle, pruning)
     assert ha.get_dl_pruning_param_s(pruning, "pruned_kernel_num") == 4
+
+
+def branched(condition: str) -> Classifier:
+    """A net with two ways; `condition` computes which one is taken."""
+    proto = model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[N,3,8,8] x) => (float[N,5] y)
+        <float[6,3,3,3] w1, float[4,6,1,1] w2, float[4,5] w3, float zero = {{0.0}}> {{
+          a = Conv<pads = [1,1,1,1]>(x, w1)
+          b = Conv(a, w2)
+          {condition}
+          bright = Greater(m, zero)
+          c = If(bright) <
+            then_branch = bright_net () => (float[N,4,8,8] t) {{ t = Relu(b) }},
+            else_branch = dark_net () => (float[N,4,8,8] e) {{ e = Neg(b) }}
+          >
+          g = ReduceMean<axes = [2,3], keepdims = 0>(c)
+          y = MatMul(g, w3)
+        }}"""
+    )
+    return Classifier.from_proto(proto)
+
+
+BY_IMAGE, ALWAYS_THE_SAME = "m = ReduceMax<keepdims = 0>(x)", "m = Cos(zero)"
+
+
+def test_what_only_control_flow_reads_is_not_taken_for_something_without_influence() -> None:
+    """No input of an If names what its branches read; scores before it were zero."""
+    with pytest.raises(GradientError, match="no gradient of what is read inside of control flow"):
+        score_graph(branched(BY_IMAGE))
+
+
+@pytest.mark.parametrize(("mode", "condition"), [("l2", BY_IMAGE), ("exact_oracle", ALWAYS_THE_SAME)])
+def test_modes_without_gradients_see_through_control_flow(mode: str, condition: str) -> None:
+    """Scored, pruned and refitted; 'exact_oracle' runs the net from the removed channel on, through the branches."""
+    classifier = branched(condition)
+    pruning, data = scored(classifier, mode)
+    assert (data.scores()[:6] > 0).all()
+    assert_compensated_in_steps(classifier, pruning)

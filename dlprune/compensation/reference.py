@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..facts import Facts
-from ..nodes import input_at, is_standard
+from ..nodes import input_at, is_standard, read_by
 from ..structure import Structure
 from .rows import Regression
 from .stages import Stages
@@ -118,7 +118,7 @@ def fit_order(model: ir.Model) -> dict[ir.Node, int]:
 
 
 def _producers(node: ir.Node) -> list[ir.Node]:
-    return [p for value in node.inputs if value is not None and (p := value.producer()) is not None]
+    return [p for value in read_by(node) if (p := value.producer()) is not None]
 
 
 def gather(stages: Stages, name: str, regression: Regression, positions: NDArray[np.int64]) -> Array:

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from ..facts import Facts
-from ..nodes import captured
+from ..nodes import read_by
 from ..onnxfile import EXTERNAL_DATA_BYTES
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ class Stages:
         self._constant = _constant_nodes(model)
         self._readers: dict[str, set[ir.Node]] = {}
         for node in model.graph:
-            for value in _read(node):
+            for value in read_by(node):
                 self._readers.setdefault(value.name or "", set()).add(node)
         self._relevant = set(self._ancestors(wanted, set()))
         self._wanted = set(wanted)
@@ -83,12 +83,12 @@ class Stages:
                 continue
             seen.add(node)
             yield node
-            stack.extend(value.name or "" for value in _read(node))
+            stack.extend(value.name or "" for value in read_by(node))
 
     def _execute(self, nodes: list[ir.Node]) -> None:
         self._done.update(node for node in nodes if node not in self._constant)
         inside = {output.name or "" for node in nodes for output in node.outputs}
-        read = [value for node in nodes for value in _read(node) if value.name not in inside]
+        read = [value for node in nodes for value in read_by(node) if value.name not in inside]
         inputs = list(dict.fromkeys(value.name or "" for value in read if value.name in self._known))
         outputs = [
             output
@@ -149,17 +149,11 @@ class Stages:
         return onnx.helper.make_tensor_value_info(name, int(dtype), None)
 
 
-def _read(node: ir.Node) -> Iterator[ir.Value]:
-    yield from (value for value in node.inputs if value is not None)
-    yield from captured(node)
-
-
 def _constant_nodes(model: ir.Model) -> set[ir.Node]:
     """Return the nodes that read no data at all; each stage that needs them runs them again."""
     found: set[ir.Node] = set()
     for node in model.graph:
-        sources = [value for value in node.inputs if value is not None]
-        if all(value.is_initializer() or value.producer() in found for value in sources):
+        if all(value.is_initializer() or value.producer() in found for value in read_by(node)):
             found.add(node)
     return found
 

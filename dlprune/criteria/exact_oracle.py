@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..calibration import Images, Labels
 from ..crossentropy import cross_entropy, targets
 from ..facts import Facts, Shape, gather_facts
+from ..nodes import read_by
 from ..onnxfile import EXTERNAL_DATA_BYTES
 from ..scoregraph import ScoreGraphError
 from ..structure import FIXED, Consumer
@@ -186,7 +187,7 @@ class _Switches:
         model, facts = self._network.classifier.model, self._pair_facts
         nodes = _between(model, [consumer.output for consumer in consumers], self._logits)
         made = {output.name or "" for node in nodes for output in node.outputs}
-        read = dict.fromkeys(v.name or "" for n in nodes for v in n.inputs if v is not None and v.name not in made)
+        read = dict.fromkeys(v.name or "" for n in nodes for v in read_by(n) if v.name not in made)
         entries = tuple(name for name in read if facts.const(name) is None)
         left = tuple(consumer for consumer in consumers if consumer.output in made)
         return _Rear(units, left, tuple(nodes), entries, tuple(name for name in read if name not in entries))
@@ -224,13 +225,13 @@ def _between(model: ir.Model, starts: Sequence[str], end: str) -> list[ir.Node]:
     ahead: list[ir.Node] = []
     for node in model.graph:
         outputs = [output.name or "" for output in node.outputs]
-        if any(name in starts for name in outputs) or any(v is not None and v.name in influenced for v in node.inputs):
+        if any(name in starts for name in outputs) or any(v.name in influenced for v in read_by(node)):
             influenced.update(outputs)
             ahead.append(node)
     needed, found = {end}, []
     for node in reversed(ahead):
         if any(output.name in needed for output in node.outputs):
-            needed.update(v.name or "" for v in node.inputs if v is not None)
+            needed.update(v.name or "" for v in read_by(node))
             found.append(node)
     return found[::-1]
 

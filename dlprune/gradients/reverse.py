@@ -10,6 +10,7 @@ import onnx_ir as ir
 from dlprune.gradients.phases import region_above, through
 from dlprune.gradients.rule import GradientError, Site, find_rule, is_float
 from dlprune.gradients.writer import Writer, emitted_shape, shape_of
+from dlprune.nodes import captured
 
 #: An input slot of a node: the gradient that comes back through this reader alone.
 Edge = tuple[ir.Node, int]
@@ -46,7 +47,7 @@ def differentiate(
     nodes = list(writer.graph)
     wanted_values = set(wanted_values)
     wanted_edges = set(wanted_edges)
-    wants = _wanted_inputs(nodes, wanted_values, wanted_edges)
+    wants, hiding = _wanted_inputs(nodes, wanted_values, wanted_edges)
     pending: dict[ir.Value, list[ir.Value]] = {}
     for value, seed in seeds.items():
         pending.setdefault(value, []).append(seed)
@@ -57,9 +58,11 @@ def differentiate(
         wanted = wants[node]
         if node in done:
             continue
-        if not wanted and not wanted_values.intersection(node.outputs):
+        if not wanted and node not in hiding and not wanted_values.intersection(node.outputs):
             continue
         dys = [_total(writer, output, pending.pop(output, [])) for output in node.outputs]
+        if node in hiding and any(dy is not None for dy in dys):
+            raise GradientError(node, "there is no gradient of what is read inside of control flow")
         values.update((o, dy) for o, dy in zip(node.outputs, dys, strict=True) if o in wanted_values and dy is not None)
         if not wanted or all(dy is None for dy in dys):
             continue
@@ -85,19 +88,25 @@ def differentiate(
 
 def _wanted_inputs(
     nodes: list[ir.Node], wanted_values: set[ir.Value], wanted_edges: set[Edge]
-) -> dict[ir.Node, frozenset[int]]:
-    """Find the inputs of every node whose gradient is wanted for itself or for something above it."""
+) -> tuple[dict[ir.Node, frozenset[int]], set[ir.Node]]:
+    """Find the inputs of every node whose gradient is wanted for itself or for something above it.
+
+    The second result are nodes of control flow that read such a tensor inside their bodies, where no input says so.
+    """
     alive = set(wanted_values)
     wants: dict[ir.Node, frozenset[int]] = {}
+    hiding: set[ir.Node] = set()
     for node in nodes:
         wants[node] = frozenset(
             index
             for index, value in enumerate(node.inputs)
             if value is not None and is_float(value) and (value in alive or (node, index) in wanted_edges)
         )
-        if wants[node]:
+        if not alive.isdisjoint(captured(node)):
+            hiding.add(node)
+        if wants[node] or node in hiding:
             alive.update(output for output in node.outputs if is_float(output))
-    return wants
+    return wants, hiding
 
 
 def _partials(site: Site) -> Mapping[int, ir.Value]:
