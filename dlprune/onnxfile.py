@@ -25,6 +25,7 @@ from dlprune.sparsestorage import SparseStorageError, make_dense, make_sparse
 # A protobuf message ends at 2 GiB; beyond this many bytes of weights they go into a file of their own.
 EXTERNAL_DATA_BYTES: Final = 1_900_000_000
 MIN_OPSET: Final = 7
+_GROUP_NORMALIZATION_WITHDRAWN: Final = range(18, 21)
 
 _HDL_READ = (
     "{path!r}: .hdl is HALCON's own closed format. Export the model to ONNX (in HALCON: write_dl_model with a file "
@@ -81,6 +82,14 @@ def parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
     if 0 < opset < MIN_OPSET:
         raise unreadable(
             f"{what} uses opset {opset}; {MIN_OPSET} and up can be read. Convert it with onnx.version_converter."
+        )
+    if opset in _GROUP_NORMALIZATION_WITHDRAWN and any(
+        node.op_type == "GroupNormalization" and node.domain in ("", "ai.onnx") for node in proto.graph.node
+    ):
+        raise unreadable(
+            f"{what} uses GroupNormalization of opset {opset}, which ONNX has withdrawn: its one scale per group was a "
+            "mistake. Export the model with opset 21 or later, where the operator has one scale per channel, or with "
+            "opset 17, where exporters spell it out."
         )
     fault = soundness.fault_of(proto)
     if fault:

@@ -61,8 +61,9 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     """Create the data that pruning a classifier needs.
 
     Parameters: `dlmodel_handle` (model of type 'classification' with at least one convolution that can lose a
-    kernel), `mode` (how kernels are scored, see below), `gen_param` ([] or a handle of type 'dict' whose keys are
-    parameters of set_dl_pruning_param).
+    kernel, or else a dense layer that can lose a feature: 'prunable_kernel_num' is 0 then, and features leave), `mode`
+    (how kernels are scored, see below), `gen_param` ([] or a handle of type 'dict' whose keys are parameters of
+    set_dl_pruning_param).
     Modes: 'oracle': by what the removal does to each sample's loss, to first order. Beyond HALCON:
     'linear_logits': the same with the logits instead of the loss linear in the removal (as many backward passes as
     classes, 64 at most); 'exact_oracle': by the true change of each sample's loss (about half a forward pass per
@@ -73,9 +74,9 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
     weights become zero while the model is trained, see update_dl_pruning_masks; `gen_param` then holds hyperparameters
     of get_pruning_hparams, and may hold 'remove_empty_kernels' ('true', 'false').
     Returns a handle of type 'dl_pruning'. It belongs to the architecture: any model of the same structure fits.
-    Raises HOperatorError 7981 (no convolution can be pruned; says why for each; mode 'bn_scale' without
-    BatchNormalization), 7912 (type 'generic', quantised or converted),
-    1302 (mode), 7911/7914 (gen_param), 2404/2454 (handle).
+    Raises HOperatorError 7981 (no convolution can be pruned, nor a dense layer; says why for each; mode 'bn_scale'
+    without BatchNormalization), 7912 (type 'generic', quantised or converted), 1302 (mode), 7911/7914 (gen_param),
+    2404/2454 (handle).
     Source: HALCON operator create_dl_pruning.
 
     Example:
@@ -116,8 +117,8 @@ def _require_prunable(data: PruningData) -> None:
     listed = list(zip(data.layers, data.reasons(), strict=True))
     reasons = "; ".join(f"{layer.name!r}: {reason}" for layer, reason in listed[:8])
     hint = ""
-    if dense_features(data.kernels, data.features).any() and data.settings.prune_dense == "false":
-        hint = " Its dense layers have features that may leave; set 'prune_dense' to 'true' for that."
+    if dense_features(data.kernels, data.features).any() and not data.prunes_dense:
+        hint = " Its dense layers have features that may leave; leave 'prune_dense' at 'auto' for that."
     raise HOperatorError(
         H_ERR_DL_PRUNING_UNSUPPORTED_BY_CNN,
         f"None of the {len(listed)} convolutions of this model can lose a kernel"
@@ -165,8 +166,9 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     what is coupled with them, and they no longer count as removable; 'layer_percentages' ("pattern:percent" strings
     like "stage4.*:0", or a dict handle from patterns to numbers, default []): no layer that a pattern fits loses more
     of its kernels; the first one that fits counts;
-    'prune_dense' ('true', 'false', default: features of hidden dense layers stay): with 'target' 'kernels', percentage
-    percent of the removable features of Gemm and MatMul leave too, counted apart from kernels;
+    'prune_dense' ('true': with 'target' 'kernels', percentage percent of the removable features of Gemm and MatMul
+    leave too, counted apart from kernels; 'false': they stay; 'auto', default: they leave only in a network none of
+    whose convolutions can lose a kernel, as ConvNeXt);
     'compensation' ('least_squares', default: the layers that read removed channels are refitted on remembered images,
     without labels and without training; 'bias': only their biases; 'none': plain removal, exact);
     'selection' ('reconstruction': score times root of the error that remains after the refit; 'score': the score
@@ -198,7 +200,7 @@ def get_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str) -> list
     and 'pruned_percentage' (what the last gen_dl_pruned_model removed, in kernels and as 100 · pruned / prunable).
     Beyond HALCON: 'target_reached' (what it reached of 'target', in percent; for 'accuracy_drop' the points lost on
     held-out images); 'prunable_feature_num' and 'pruned_feature_num' (the same for features of dense layers that hold
-    no kernel; 0 unless 'prune_dense' is 'true'); 'scored_image_num' (images that were added so far).
+    no kernel; 0 where 'prune_dense' lets them stay); 'scored_image_num' (images that were added so far).
     Returns a list of int, float or str. Raises HOperatorError 7911, 2404 or 2454.
     Source: HALCON operator get_dl_pruning_param.
 
@@ -369,7 +371,7 @@ def _plan(data: PruningData) -> Plan:
         percentage=percentage,
         step=float(settings.step_percentage),
         target=settings.target,
-        dense=settings.prune_dense == "true",
+        dense=data.prunes_dense,
         limits=Limits(held=data.held, floors=data.floors, multiple=multiple),
         cap=cap,
         selection="score" if by_score else "reconstruction",

@@ -53,7 +53,7 @@ class Settings:
     min_kernel_num: int = 1
     exclude_layers: tuple[str, ...] = ()
     layer_percentages: tuple[str, ...] = ()
-    prune_dense: str = "false"
+    prune_dense: str = "auto"
     batchnorm: str = "keep"
     distillation_steps: int = 0
 
@@ -111,7 +111,7 @@ _CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
     "min_kernel_num": count,
     "exclude_layers": layer_patterns,
     "layer_percentages": layer_percentages,
-    "prune_dense": choice("false", "true"),
+    "prune_dense": choice("auto", "false", "true"),
     "batchnorm": choice("keep", "reestimate"),
     "distillation_steps": lambda name, values: count(name, values, 0),
 }
@@ -350,9 +350,16 @@ class PruningData(Payload):
         return int(self.kernels[self._leaving(self.kernels)].sum())
 
     @property
+    def prunes_dense(self) -> bool:
+        """Whether features of dense layers leave; by default only in a network that can lose nothing else."""
+        if self.settings.prune_dense == "auto":
+            return not self.kernels[removable(self.kernels, self.constraints)].any()
+        return self.settings.prune_dense == "true"
+
+    @property
     def prunable_feature_num(self) -> int:
         """The most features of dense layers that can leave; 0 if they must stay."""
-        if self.settings.prune_dense == "false":
+        if not self.prunes_dense:
             return 0
         counts = dense_features(self.kernels, self.features)
         return int(counts[removable(counts, self.constraints, self.held, already=self._leaving(self.kernels))].sum())

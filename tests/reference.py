@@ -208,7 +208,7 @@ def _along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
 class QuantizeLinear(OpRun):
     op_domain = ""
 
-    def _run(self, x, scale, zero=np.uint8(0), axis=1, **_):
+    def _run(self, x, scale, zero, axis=1, **_):
         limits, parts = np.iinfo(zero.dtype), [_along(part, axis, x.ndim) for part in (scale, zero)]
         return (np.clip(np.rint(x / parts[0]) + parts[1], limits.min, limits.max).astype(zero.dtype),)
 

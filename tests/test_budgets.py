@@ -380,10 +380,10 @@ TRANSFORMER = """(float[N,3,8,8] x) => (float[N,5] y)
 def test_a_transformer_whose_convolution_is_fixed_can_lose_features_of_its_hidden_layer() -> None:
     model = new_handle("dl_model", Classifier.from_proto(onnx_model(HEADER + TRANSFORMER)))
     with pytest.raises(ha.HOperatorError) as caught:
-        ha.create_dl_pruning(model, "oracle", [])
+        ha.create_dl_pruning(model, "oracle", ha.from_python_dict({"prune_dense": "false"}))
     assert caught.value.error_code == 7981
     assert "'prune_dense'" in str(caught.value)
-    pruning = scored(model, prune_dense="true", percentage=40)
+    pruning = scored(model, percentage=40)
     assert (value(pruning, "prunable_kernel_num"), value(pruning, "prunable_feature_num")) == (0, 29)
     pruned = unwrap_model(ha.gen_dl_pruned_model(model, pruning), 1)
     assert (value(pruning, "pruned_kernel_num"), value(pruning, "pruned_feature_num")) == (0, 11)

@@ -15,14 +15,9 @@ from structures import assert_compensated_in_steps, scored
 import dlprune as ha
 from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
-from dlprune.criteria import Network
 from dlprune.errors import HOperatorError
 from dlprune.gradients import GradientError
-from dlprune.scoregraph import ScoreGraph, ScoreGraphError
-
-
-def score_graph(classifier: Classifier) -> ScoreGraph:
-    return Network(classifier, analysis_of(classifier).structure, 2).score_graph()
+from dlprune.scoregraph import ScoreGraphError
 
 
 def test_a_computed_target_shape_keeps_the_entries_that_follow_the_image_size() -> None:
@@ -101,7 +96,7 @@ def test_what_a_file_declares_of_a_weight_elsewhere_does_not_count() -> None:
     classifier = Classifier.from_proto(proto)
     assert classifier.model.graph.initializers["w1"].shape == (6, 3, 3, 3)
     assert_prunable(classifier)
-    score_graph(classifier)
+    score_graph_of(classifier)
 
 
 def test_billions_of_declared_classes_are_no_classes() -> None:
@@ -144,7 +139,7 @@ def test_scores_of_a_model_whose_shapes_depend_on_the_data_are_refused_in_words(
     keep = next(tensor for tensor in proto.graph.initializer if tensor.name == "k")
     keep.CopyFrom(numpy_helper.from_array(np.ones(2, np.bool_), "k"))
     with pytest.raises(ScoreGraphError, match="is not known"):
-        score_graph(Classifier.from_proto(proto))
+        score_graph_of(Classifier.from_proto(proto))
 
 
 def test_constants_are_computed_as_the_runtime_does_it() -> None:
@@ -243,7 +238,7 @@ BY_IMAGE, ALWAYS_THE_SAME = "m = ReduceMax<keepdims = 0>(x)", "m = Cos(zero)"
 def test_what_only_control_flow_reads_is_not_taken_for_something_without_influence() -> None:
     """No input of an If names what its branches read; scores before it were zero."""
     with pytest.raises(GradientError, match="no gradient of what is read inside of control flow"):
-        score_graph(branched(BY_IMAGE))
+        score_graph_of(branched(BY_IMAGE))
 
 
 @pytest.mark.parametrize(("mode", "condition"), [("l2", BY_IMAGE), ("exact_oracle", ALWAYS_THE_SAME)])

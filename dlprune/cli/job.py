@@ -28,6 +28,7 @@ from .setup import Work
 
 NAMES: Final = ("before", "after")
 _RESULTS: Final = ("prunable_conv_num", "prunable_kernel_num", "pruned_kernel_num", "pruned_percentage")
+_DENSE_RESULTS: Final = ("prunable_feature_num", "pruned_feature_num")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def run(job: PruningJob, output: Output) -> None:
     work.tell_skipped(output)
     if job.report is not None or job.plots is not None:
         _report(job, state, classifiers, figures, output)
-    results = {name: ha.get_dl_pruning_param_s(state.pruning, name) for name in _RESULTS}
+    dense = ha.get_dl_pruning_param_s(state.pruning, "prunable_feature_num")
+    names = (*_RESULTS, *(_DENSE_RESULTS if dense else ()))
+    results = {name: ha.get_dl_pruning_param_s(state.pruning, name) for name in names}
     layers_table(output, figures, NAMES)
     tell_figures(job, results, f"{state.images} images scored in {state.batches} batches", figures, output)
     scored = {"scored_images": state.images, "scored_batches": state.batches}

@@ -65,6 +65,8 @@ def _head(report: Report, title: str) -> str:
         f"{results['pruned_kernel_num']:,} of {results['prunable_kernel_num']:,} removable kernels "
         f"({results['pruned_percentage']:.2f} %) were removed, {scored}."
     )
+    if results["pruned_feature_num"]:
+        text += f" So were {results['pruned_feature_num']:,} features of dense layers."
     if test is not None:
         text += f" Both models decide alike on {100 * test.agreement:.2f} % of the test images."
     return f'<header><h1>{escape(title)}</h1><p>{text}</p></header><div class="cards">{"".join(cards)}</div>'

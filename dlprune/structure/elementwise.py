@@ -48,7 +48,7 @@ def broadcast(trace: Trace, node: ir.Node) -> None:
     if not kept:
         trace.put(node.outputs[0], Channels.plain(shape))
         return
-    reason = f"{label(node)} joins it with plain data"
+    reason = f"{label(node)} joins it with data whose channels must stay"
     if len(axes) == 1:
         axis = axes.pop()
         assert axis is not None

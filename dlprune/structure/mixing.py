@@ -44,7 +44,7 @@ def _grouped(trace: Trace, node: ir.Node, source: Channels) -> None:
         free_sets(trace.sets, read.T) + (width_out if width_out > 1 else 0)
     )
     trace.whole_groups[node.outputs[0].name or ""] = whole
-    reason = f"{label(node)} reads it together with the network's input data"
+    reason = f"{label(node)} reads it together with data whose channels must stay"
     if whole:
         trace.sets.unite(np.repeat(members[:, :1], members.shape[1] - 1, axis=1), members[:, 1:], reason)
     else:
@@ -67,11 +67,11 @@ def gemm(trace: Trace, node: ir.Node) -> None:
     if added is not None:
         own = trace.channels[node.outputs[0].name or ""]
         if added.axis is not None and added.axis == len(added.shape) - 1 and added.shape[-1] == own.shape[-1]:
-            trace.sets.unite(own.ids, added.ids, f"{label(node)} adds it to plain data")
+            trace.sets.unite(own.ids, added.ids, f"{label(node)} adds it to data whose channels must stay")
         else:
             trace.hold(bias, f"{label(node)} adds it to other channels")
             if added.shape and added.shape[-1] != 1:
-                trace.sets.hold(own.ids, f"{label(node)} adds it to plain data")
+                trace.sets.hold(own.ids, f"{label(node)} adds it to data whose channels must stay")
 
 
 @moves("MatMul")

@@ -132,7 +132,7 @@ def concat(trace: Trace, node: ir.Node) -> None:
         data = [part for value, part in zip(node.inputs, parts, strict=True) if trace.of(value) is not None]
         vectors = [np.full(shape[other], DATA, np.int64) if p.axis is None else p.ids for p in data]
         for vector in vectors[1:]:
-            trace.sets.unite(vectors[0], vector, f"{label(node)} joins it with plain data")
+            trace.sets.unite(vectors[0], vector, f"{label(node)} joins it with data whose channels must stay")
         trace.put(node.outputs[0], Channels(shape, other, np.maximum.reduce(vectors)))
     else:
         trace.put_array(node, node.outputs[0], np.concatenate([part.array() for part in parts], axis))
@@ -280,7 +280,9 @@ def blocks(trace: Trace, node: ir.Node) -> None:
         per_block = rows.reshape(-1, size * size) if column_first else rows.reshape(size * size, -1).T
         tied = np.ascontiguousarray(per_block)
         trace.sets.unite(
-            np.repeat(tied[:, :1], tied.shape[1] - 1, axis=1), tied[:, 1:], f"{label(node)} joins it with plain data"
+            np.repeat(tied[:, :1], tied.shape[1] - 1, axis=1),
+            tied[:, 1:],
+            f"{label(node)} joins it with data whose channels must stay",
         )
         trace.put(node.outputs[0], Channels(shape, 1, tied[:, 0].copy()))
 

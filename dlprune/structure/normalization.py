@@ -50,7 +50,9 @@ def group_normalization(trace: Trace, node: ir.Node) -> None:
     else:
         members = source.ids.reshape(groups, -1)
         first = np.repeat(members[:, :1], members.shape[1] - 1, axis=1)
-        trace.sets.unite(first, members[:, 1:], f"{label(node)} normalises it together with plain data")
+        trace.sets.unite(
+            first, members[:, 1:], f"{label(node)} normalises it together with data whose channels must stay"
+        )
         trace.put(node.outputs[0], source)
 
 

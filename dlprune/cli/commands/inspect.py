@@ -20,6 +20,7 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
 
     from dlprune.analysis import analysis_of
     from dlprune.cost import cost_of, file_size
+    from dlprune.pruningdata import PruningData
     from dlprune.selection import removable_kernels
     from dlprune.structure import FIXED
 
@@ -29,7 +30,8 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
     output = Output(output_options)
     _, classifier = open_model(model, model_options)
     classifier.require_classification("dlprune inspect")
-    structure = analysis_of(classifier).structure
+    found = analysis_of(classifier)
+    structure = found.structure
     cost = cost_of(classifier)
     macs = {layer.name: round(layer.macs) for layer in cost.layers}
 
@@ -68,6 +70,7 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
         "coupled_groups": len(numbers),
         "kernels": cost.kernels,
         "prunable_kernel_num": removable_kernels(structure),
+        "prunable_feature_num": PruningData.of(found).prunable_feature_num,
         "parameters": cost.parameters,
         "macs": cost.macs,
         "file_size": file_size(model),
