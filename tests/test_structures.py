@@ -1363,9 +1363,7 @@ def test_the_group_normalization_that_onnx_has_withdrawn_is_refused(tmp_path: Pa
         ("n", 8),
         opset=18,
     )
-    with pytest.raises(
-        ha.HOperatorError, match="GroupNormalization of opset 18, which ONNX has withdrawn.*Export"
-    ) as caught:
+    with pytest.raises(ha.HOperatorError, match="opset 18, which ONNX has withdrawn") as caught:
         ha.read_dl_model(saved(proto, tmp_path / "withdrawn.onnx"))
     assert caught.value.error_code == ha.errors.H_ERR_DL_READ_ONNX
 
