@@ -103,6 +103,23 @@ def test_only_the_import_line_of_the_workflow_speaks_of_dlprune_as_a_module() ->
     ]
 
 
+def test_the_training_workflow_prunes_trains_and_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Training repairs what pruning has spoiled, int8 spoils nothing, and each file is smaller than the one before."""
+    load("halcon_training_workflow").main(tmp_path)
+    found = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    before, pruned, trained, small = (
+        float(found[f"test error {when}"])
+        for when in ("of the classifier", "after pruning", "after training", "in int8")
+    )
+    assert before < 0.02
+    assert pruned > 0.3
+    assert trained < 0.1
+    assert small < trained + 0.04
+    first, second, third = (int(size) for size in found["file sizes"].removesuffix(" bytes").split(" -> "))
+    assert first > 2 * second > 3 * third
+    assert found["digit 7 is taken for"] == "digit 7"
+
+
 def test_an_example_whose_package_is_missing_says_how_to_get_it() -> None:
     """The message holds the exact command."""
     with pytest.raises(SystemExit, match=r"pip install --no-deps some-classifier==1\.0"):
