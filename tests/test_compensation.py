@@ -16,16 +16,19 @@ from models import model
 import dlprune as ha
 from dlprune.calibration import Calibration
 from dlprune.classifier import Classifier
+from dlprune.compensation.behind import flat_level
 from dlprune.compensation.distillation import along_outputs
 from dlprune.compensation.reference import fit_order
 from dlprune.compensation.ridge import RIDGE, refit
 from dlprune.compensation.rows import Regression
 from dlprune.compensation.storage import store
 from dlprune.compensation.sweep import Gram
+from dlprune.demo import demo_images
 from dlprune.facts import gather_facts
 from dlprune.handle import new_handle
 from dlprune.ledger import CountLedger
 from dlprune.model import unwrap_model
+from dlprune.pruning import scored_data
 from dlprune.reconstruction import choose_by_reconstruction
 from dlprune.selection import Room
 from dlprune.structure import Structure
@@ -210,6 +213,26 @@ def _structure(units: int) -> Structure:
     )
 
 
+def test_a_target_below_its_level_is_met_by_everything_down_there():
+    """Behind a ReLU: where the original gives nothing, only a positive output is an error."""
+    x = RNG.standard_normal((2000, 2)).astype(np.float32)
+    level = np.zeros(1, np.float32)
+    above = 2 * x[:, :1] - x[:, 1:] + 0.3
+    targets = np.where(above > 0, above, 5 * above - np.abs(RNG.standard_normal(above.shape))).astype(np.float32)
+    plain = refit(x, targets, np.zeros((1, 2)), 4)
+    aware = refit(x, targets, np.zeros((1, 2)), 4, level)
+    wrong = [np.mean((np.maximum(x @ f.weight.T + f.bias, 0) - np.maximum(targets, 0)) ** 2) for f in (plain, aware)]
+    assert wrong[1] < 0.1 * wrong[0]
+
+
+def test_a_level_below_all_targets_changes_nothing():
+    x, targets = (RNG.standard_normal((200, n)).astype(np.float32) for n in (5, 3))
+    weight = RNG.standard_normal((3, 5))
+    plain = refit(x, targets, weight, 4)
+    for level in (np.full(3, -100, np.float32), np.full((200, 3), -np.inf, np.float32)):
+        np.testing.assert_array_equal(refit(x, targets, weight, 4, level).weight, plain.weight)
+
+
 def test_choice_by_reconstruction_equals_refitting_after_each_removal():
     x = RNG.standard_normal((400, 8)) @ RNG.standard_normal((8, 8))
     weight = RNG.standard_normal((5, 8))
@@ -246,6 +269,49 @@ def test_choice_by_reconstruction_prefers_a_copy_of_another_channel():
     gram = Gram(np.arange(6), x.T @ x / len(x), weight.T @ weight, 1.0)
     gone = choose_by_reconstruction(_room(6, 1), np.ones(6), [gram])
     assert np.flatnonzero(gone).tolist() in ([1], [4])
+
+
+@pytest.mark.parametrize(
+    ("behind", "level"),
+    [
+        ("y = Relu(a)", 0.0),
+        ("y = HardSwish(a)", -3.0),
+        ("y = HardSigmoid<alpha = 0.25, beta = 0.5>(a)", -2.0),
+        ("y = Clip(a, low)", 0.5),
+        ("y = Sigmoid(a)", None),
+        ("r = Relu(a) h = HardSwish(a) y = Add(r, h)", -3.0),
+        ("r = Relu(a) y = Add(r, a)", None),
+    ],
+)
+def test_the_activations_behind_a_tensor_say_below_what_it_does_not_matter(behind, level):
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> net (float[2,4] x) => (float[2,4] y) <float low = {{0.5}}> {{
+      a = Neg(x)
+      {behind}
+    }}"""
+    found = ir.from_proto(model(text))
+    facts = gather_facts(found, {"x": (2, 4)})
+    assert flat_level(found.graph[0].outputs[0], facts) == level
+
+
+def test_a_matmul_keeps_the_mean_of_the_logits_in_every_step():
+    """Its bias is an addition of its own, and must not be added again in each step."""
+    for step in (100, 20):
+        handle, pruning = operators(residual(), percentage=60, step_percentage=step)
+        for batch in batches(samples(32)):
+            ha.add_dl_pruning_batch(handle, pruning, batch)
+        pruned = ha.gen_dl_pruned_model(handle, pruning)
+        images, _ = scored_data(pruning, 1).calibration.arrays()
+        means = [logits(one, images).mean(axis=0) for one in (handle, pruned)]
+        np.testing.assert_allclose(means[1], means[0], atol=1e-5)
+
+
+def test_the_demo_survives_where_branches_meet():
+    """A shortcut's target must follow the order of the refits: with the order of the graph 14 % were left here."""
+    handle = ha.read_dl_model(ha.demo_model_file())
+    pruned, _, _ = ha.prune_dl_model(handle, ha.demo_samples()[:64], 70, calibration_image_num=64, step_percentage=70)
+    images, labels = demo_images("test")
+    pixels = images[:, np.newaxis].astype(np.float32) - 127
+    assert np.mean(unwrap_model(pruned, 1).confidences(pixels).argmax(axis=1) == labels) > 0.95
 
 
 def test_the_longer_of_two_branches_that_meet_is_fitted_last():
@@ -421,14 +487,14 @@ def test_wrong_parameters_of_compensation_are_refused_and_change_nothing(name, v
     assert ha.get_dl_pruning_param(pruning, name) == before
 
 
-def test_distillation_brings_the_decisions_closer_and_keeps_the_operations():
-    images = np.random.default_rng(5).standard_normal((64, 3, 8, 8)).astype(np.float32)
+def test_distillation_brings_the_decisions_on_the_remembered_images_closer_and_keeps_the_operations():
     divergences, operations = {}, {}
     for steps in (0, 30):
         handle, pruning = operators(residual(), percentage=60, distillation_steps=steps)
         for batch in batches(samples(64)):
             ha.add_dl_pruning_batch(handle, pruning, batch)
         pruned = unwrap_model(ha.gen_dl_pruned_model(handle, pruning), 1)
+        images, _ = scored_data(pruning, 1).calibration.arrays()
         theirs, ours = logits(handle, images) / 2, pruned.logits(images) / 2
         theirs -= np.log(np.exp(theirs).sum(axis=1, keepdims=True))
         ours -= np.log(np.exp(ours).sum(axis=1, keepdims=True))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..facts import Facts
 from ..nodes import input_at, is_standard, read_by
 from ..structure import Structure
+from .behind import before, flat_level, follow, result_of, rising
 from .rows import Regression
 from .stages import Stages
 
@@ -26,26 +27,30 @@ WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 class Shortcut:
     """A consumer whose output goes, through per-channel scales and shifts, into one addition only.
 
-    `total` is the addition's output, `other` its other operand, `chain` the nodes in between.
+    `total` is the addition's output, `other` its other operand, `chain` the nodes in between, `level` as in Target.
     """
 
     total: str
     other: str
     chain: tuple[ir.Node, ...]
+    level: float | None
 
 
 @dataclass(frozen=True)
 class Target:
-    """The rows of one consumer: positions per image int64 [n, r], original outputs float32 [n·r, O].
+    """The rows of one consumer: positions per image int64 [n, r], original outputs with bias float32 [n·r, O].
 
-    `total` holds the original sum of the addition that the consumer feeds, if any; `weight` is one over the summed
-    variance of the outputs.
+    `result` is the tensor's name; `total` holds the original sum of the addition that the consumer feeds, if any;
+    `weight` is one over the summed variance of the outputs; at or below `level`, per output float32 [O], the activation
+    behind is flat.
     """
 
+    result: str
     positions: NDArray[np.int64]
     outputs: Array
     total: Array | None
     weight: float
+    level: Array | None
 
 
 @dataclass(frozen=True)
@@ -79,19 +84,33 @@ def look_up(
         if (found := _shortcut(node, facts, order)) is not None
         for name in [_name(node)]
     }
-    wanted = {_name(node) for node in weighted} | {shortcut.total for shortcut in shortcuts.values()}
+    results = {_name(node): result_of(node, facts) for node in weighted}
+    wanted = {result.name or "" for result in results.values()} | {shortcut.total for shortcut in shortcuts.values()}
     stages = Stages(model, facts, wanted, feeds, batch)
     targets: dict[str, Target] = {}
     for index, node in enumerate(sorted(weighted, key=order.__getitem__)):
         regression = Regression(node, facts, facts_batch)
         positions = _sample(len(feeds[1]), regression.positions, index)
         name = _name(node)
-        outputs = gather(stages, name, regression, positions)
+        result = results[name].name or ""
+        outputs = gather(stages, result, regression, positions)
         total = gather(stages, shortcuts[name].total, regression, positions) if name in shortcuts else None
         variance = float(outputs.var(axis=0, dtype=np.float64).sum())
-        targets[name] = Target(positions, outputs, total, 1.0 / variance if variance > 0 else 0.0)
-        stages.release(name)
+        weight = 1.0 / variance if variance > 0 else 0.0
+        level = None if name in shortcuts else _level(results[name], facts, outputs.shape[1])
+        targets[name] = Target(result, positions, outputs, total, weight, level)
+        stages.release(result)
     return Reference(targets, shortcuts)
+
+
+def _level(value: ir.Value, facts: Facts, width: int) -> Array | None:
+    """Return the level below which a consumer's outputs do not matter, float32 [O], −∞ where all of them do."""
+    chain, end = follow(value)
+    level = flat_level(end, facts)
+    if level is None:
+        return None
+    found = before(facts, chain, np.full((1, width), level, np.float32))[0]
+    return np.where(rising(facts, chain) & np.isfinite(found), found, -np.inf).astype(np.float32)
 
 
 def fit_order(model: ir.Model) -> dict[ir.Node, int]:
@@ -140,26 +159,20 @@ def _sample(images: int, available: int, seed: int) -> NDArray[np.int64]:
 
 def _shortcut(node: ir.Node, facts: Facts, order: dict[ir.Node, int]) -> Shortcut | None:
     """Follow a consumer's output to an addition with data that is ready before."""
-    value, chain = node.outputs[0], []
-    while True:
-        uses = list(value.uses())
-        if len(uses) != 1 or value.is_graph_output():
-            return None
-        reader = uses[0].node
-        if facts.shape(reader.outputs[0]) != facts.shape(node.outputs[0]):
-            return None
-        if reader.op_type == "BatchNormalization" and uses[0].idx == 0:
-            chain.append(reader)
-            value = reader.outputs[0]
-            continue
-        if reader.op_type not in ("Add", "Sum") or len(reader.inputs) != 2:
-            return None
-        other = input_at(reader, 1 - uses[0].idx)
-        if other is None or facts.is_const(other) or facts.shape(other) != facts.shape(node.outputs[0]):
-            return None
-        if _reads(other, node, order):
-            return None
-        return Shortcut(reader.outputs[0].name or "", other.name or "", tuple(chain))
+    chain, value = follow(result_of(node, facts))
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    reader = uses[0].node
+    if reader.op_type not in ("Add", "Sum") or len(reader.inputs) != 2:
+        return None
+    other, shape = input_at(reader, 1 - uses[0].idx), facts.shape(node.outputs[0])
+    if other is None or facts.is_const(other) or facts.shape(other) != shape or facts.shape(reader.outputs[0]) != shape:
+        return None
+    if _reads(other, node, order):
+        return None
+    total = reader.outputs[0]
+    return Shortcut(total.name or "", other.name or "", chain, flat_level(total, facts))
 
 
 def _reads(value: ir.Value, node: ir.Node, order: dict[ir.Node, int]) -> bool:

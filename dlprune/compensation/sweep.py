@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..facts import Facts
-from ..nodes import input_at
 from ..structure import Consumer, Structure
+from .behind import before, bias_place, rising
 from .reference import Reference, Target, fit_order, gather
 from .ridge import Fit, moments, refit
 from .rows import Regression
@@ -123,9 +122,9 @@ class Sweep:
             regression = Regression(node, self._facts, self._facts_batch)
             rows = self._inputs(stages, consumer, regression, target)
             if consumer.output in refitted:
-                wish = self._wish(stages, consumer, regression, target)
+                wish, level = self._wish(stages, consumer, regression, target)
                 assert not stages.has_run(node), consumer.output
-                fits = self._fit(node, regression, rows, wish, target.positions.shape[1], method)
+                fits = self._fit(node, regression, rows, (wish, level), target.positions.shape[1], method)
                 outcome.methods.update(fit.method for fit in fits)
                 if reestimate:
                     self._reestimate(node, rows, fits)
@@ -143,39 +142,46 @@ class Sweep:
             start += count
         return np.concatenate(parts).astype(np.float32, copy=False)
 
-    def _wish(self, stages: Stages, consumer: Consumer, regression: Regression, target: Target) -> Array:
-        """Return what the consumer should give: its original outputs, or what makes the sum behind it right again."""
+    def _wish(
+        self, stages: Stages, consumer: Consumer, regression: Regression, target: Target
+    ) -> tuple[Array, Array | None]:
+        """Return what the consumer should give, and the level at or below which it does not matter how much.
+
+        That is its original outputs, or what makes the sum behind it right again.
+        """
         kept = self._kept[consumer.output]
-        outputs = target.outputs if kept is None else target.outputs[:, kept]
+        chosen = slice(None) if kept is None else kept
+        outputs = target.outputs[:, chosen]
         shortcut = self._reference.shortcuts.get(consumer.output)
         if shortcut is None or target.total is None:
-            return outputs
-        total = target.total if kept is None else target.total[:, kept]
-        wish = total - gather(stages, shortcut.other, regression, target.positions)
+            return outputs, None if target.level is None else target.level[chosen]
         nodes = {node.outputs[0].name: node for node in self._model.graph}
-        for link in reversed(shortcut.chain):
-            scale, shift = self._affine(nodes[link.outputs[0].name])
-            usable = np.abs(scale) > 1e-3 * np.abs(scale).max(initial=0.0)
-            wish = np.where(usable, (wish - shift) / np.where(usable, scale, 1.0), np.nan)
-        wrong = np.isnan(wish)
-        return np.where(wrong, outputs, wish).astype(np.float32)
-
-    def _affine(self, node: ir.Node) -> tuple[Array, Array]:
-        """Return scale and shift of a BatchNormalization."""
-        values = [value_of(self._facts, node.inputs[index]).astype(np.float32) for index in range(1, 5)]
-        gamma, beta, mean, variance = values
-        epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
-        scale = gamma / np.sqrt(variance + np.float32(epsilon))
-        return scale, beta - mean * scale
+        chain = tuple(nodes[link.outputs[0].name] for link in shortcut.chain)
+        other = gather(stages, shortcut.other, regression, target.positions)
+        wish = before(self._facts, chain, target.total[:, chosen] - other)
+        known = ~np.isnan(wish)
+        level = None
+        if shortcut.level is not None:
+            level = before(self._facts, chain, np.float32(shortcut.level) - other)
+            level = np.where(rising(self._facts, chain) & known, level, -np.inf).astype(np.float32)
+        return np.where(known, wish, outputs), level
 
     def _fit(
-        self, node: ir.Node, regression: Regression, rows: Array, wish: Array, per_image: int, method: Method
+        self,
+        node: ir.Node,
+        regression: Regression,
+        rows: Array,
+        wish: tuple[Array, Array | None],
+        per_image: int,
+        method: Method,
     ) -> list[Fit]:
         stored = value_of(self._facts, node.inputs[1])
         weight = regression.weight(stored)
-        bias_at = _bias_place(node, self._facts)
-        wishes = wish.reshape(len(wish), regression.groups, -1)
-        offset = self._later_shift(bias_at, node)
+        bias_at = bias_place(node, self._facts)
+        wishes, levels = (
+            None if array is None else array.reshape(*array.shape[:-1], regression.groups, -1) for array in wish
+        )
+        assert wishes is not None
         fits = []
         for group in range(regression.groups):
             given = wishes[:, group]
@@ -185,13 +191,14 @@ class Sweep:
                 )
                 fits.append(Fit(weight[group], shift if bias_at is not None else np.zeros(len(shift)), "bias"))
             else:
-                fits.append(refit(rows[:, group], given, weight[group], per_image, centred=bias_at is not None))
+                level = None if levels is None else levels[..., group, :]
+                fits.append(refit(rows[:, group], given, weight[group], per_image, level, centred=bias_at is not None))
         store(
             self._model, self._facts, node, 1, regression.weight_array(np.stack([fit.weight for fit in fits]), stored)
         )
         if bias_at is not None:
             bias = np.concatenate([fit.bias for fit in fits])
-            self._store_bias(bias_at, node, bias + offset)
+            self._store_bias(bias_at, node, bias)
         return fits
 
     def _reestimate(self, node: ir.Node, rows: Array, fits: list[Fit]) -> None:
@@ -202,13 +209,6 @@ class Sweep:
         for index, statistics in ((3, outputs.mean(axis=0)), (4, outputs.var(axis=0))):
             dtype = value_of(self._facts, uses[0].node.inputs[index]).dtype
             store(self._model, self._facts, uses[0].node, index, statistics.astype(dtype))
-
-    def _later_shift(self, place: tuple[ir.Node, int] | None, node: ir.Node) -> Matrix | float:
-        """Return what an addition behind a MatMul adds already: the refit speaks of the MatMul's own output."""
-        if place is None or place[0] is node:
-            return 0.0
-        value = value_of(self._facts, place[0].inputs[place[1]]).astype(np.float64)
-        return value.reshape(-1)
 
     def _store_bias(self, place: tuple[ir.Node, int], node: ir.Node, bias: Matrix) -> None:
         target, index = place
@@ -247,21 +247,3 @@ def _folded(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     if len(np.unique(counts)) > 1:
         return units, np.arange(len(units))[:, None]
     return own, np.argsort(units, kind="stable").reshape(len(own), -1)
-
-
-def _bias_place(node: ir.Node, facts: Facts) -> tuple[ir.Node, int] | None:
-    """Return node and input index where the consumer's bias is or may be put; None where there is no place for one."""
-    if node.op_type in ("Conv", "ConvTranspose"):
-        return node, 2
-    if node.op_type == "Gemm":
-        given = input_at(node, 2)
-        return (node, 2) if given is None or facts.is_const(given) else None
-    uses = list(node.outputs[0].uses())
-    if len(uses) != 1 or uses[0].node.op_type != "Add":
-        return None
-    other = 1 - uses[0].idx
-    added = uses[0].node.inputs[other]
-    shape = None if added is None else facts.shape(added)
-    width = (facts.shape(node.outputs[0]) or (0,))[-1]
-    is_vector = shape is not None and shape[-1:] == (width,) and math.prod(shape) == width
-    return (uses[0].node, other) if is_vector and facts.is_const(added) else None
