@@ -22,6 +22,7 @@ from .commands.evaluate import evaluate
 from .commands.finetune import finetune
 from .commands.inspect import inspect
 from .commands.prune import prune
+from .commands.sensitivity import sensitivity
 from .commands.sparsify import sparsify
 from .commands.sweep import sweep
 from .exits import ERROR, INTERRUPTED, OK, USAGE, StoppedError
@@ -100,5 +101,5 @@ def _common(
     pass
 
 
-for command in (demo, inspect, prune, sweep, finetune, sparsify, evaluate, compare, doctor):
+for command in (demo, inspect, prune, sweep, sensitivity, finetune, sparsify, evaluate, compare, doctor):
     app.command()(with_bundles(command))

@@ -74,6 +74,7 @@ Percentage = Annotated[
         help="Share of the removable kernels (see --target) to remove, never more.",
     ),
 ]
+Percentages = Annotated[str, pruning_option("--percentages", metavar="P,P,…", help="Shares to remove, never more.")]
 FinetuneEpochs = Annotated[
     int,
     training_option(
@@ -407,6 +408,25 @@ class OutputOptions:
 
     json: Annotated[bool, output_option("--json", help="Print one JSON object instead of tables.")] = False
     quiet: Annotated[bool, output_option("--quiet", "-q", help="Print nothing but errors.")] = False
+
+
+def names_of(text: str, option: str) -> list[str]:
+    """Return the different entries of a list. Raises typer.BadParameter if there is none."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise typer.BadParameter("At least one is needed.", param_hint=option)
+    return names
+
+
+def numbers_of(text: str, option: str) -> list[float]:
+    """Return a list of percentages. Raises typer.BadParameter."""
+    try:
+        shares = [float(name) for name in names_of(text, option)]
+    except ValueError:
+        shares = [-1.0]
+    if not all(0 <= share <= 100 for share in shares):
+        raise typer.BadParameter(f"{text!r} is no list of numbers in [0, 100].", param_hint=option)
+    return shares
 
 
 def _multiple(text: str) -> str | float:

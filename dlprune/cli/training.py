@@ -74,11 +74,9 @@ def prepared(
 ) -> Iterator[ArrayData]:
     """Read, preprocess and yield some images (ascending indices); many are kept in a temporary file, not in memory.
 
-    Raises ImagesError: an image cannot be read, or has no class.
+    The label of an image without class is −1. Raises ImagesError: an image cannot be read.
     """
     positions = {class_id: position for position, class_id in enumerate(classifier.params.class_ids)}
-    if any(data.class_ids[index] == UNLABELLED for index in indices):
-        raise ImagesError("Training needs the class of each image: one sub-folder per class, or labels.")
     shape = (len(indices), *classifier.input_shape(1)[1:])
     with contextlib.ExitStack() as stack:
         if 4 * math.prod(shape) <= _IN_MEMORY:
@@ -90,16 +88,24 @@ def prepared(
         with output.progress(title, len(indices)) as advance:
             for index, (image,) in data.prepared(indices, lambda one: (preprocessing.apply(one, classifier),)):
                 pixels[len(labels)] = to_layout(classifier, [image])[0]
-                labels.append(positions[int(data.class_ids[index])])
+                labels.append(positions.get(int(data.class_ids[index]), -1))
                 advance(1)
         yield ArrayData(pixels[: len(labels)], np.array(labels, np.int64))
+
+
+def require_classes(data: LabelledImages, indices: Sequence[int]) -> None:
+    """Raise ImagesError if one of the images has no class."""
+    if any(data.class_ids[index] == UNLABELLED for index in indices):
+        raise ImagesError("Training needs the class of each image: one sub-folder per class, or labels.")
 
 
 @contextlib.contextmanager
 def prepared_work(work: Work, output: Output) -> Iterator[tuple[ArrayData, ArrayData | None]]:
     """Yield the images to train with and the held-out ones, None if there are none. Raises ImagesError."""
+    parts = [("Reading", work.data, work.indices), ("Reading held-out images", work.test, work.test_indices)]
+    for _, data, indices in parts:
+        require_classes(data, indices)
     with contextlib.ExitStack() as stack:
-        parts = [("Reading", work.data, work.indices), ("Reading held-out images", work.test, work.test_indices)]
         training, held_out = (
             stack.enter_context(prepared(work.classifier, work.preprocessing, data, indices, title, output))
             if indices

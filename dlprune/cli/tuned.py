@@ -20,7 +20,7 @@ from .figures import layers_table
 from .job import NAMES, PruningJob, compare, entries, tell_figures
 from .options import TrainingOptions
 from .output import Output, percent
-from .training import plan_of, prepared
+from .training import plan_of, prepared, require_classes
 
 #: Share of the images that decide which epoch of a training is kept.
 _JUDGING = 0.1
@@ -51,6 +51,7 @@ def run_tuned(job: PruningJob, tuning: Tuning, output: Output) -> None:
         settings=settings,
     )
     folder = job.resume or job.out.with_name(job.out.name + ".rounds")
+    require_classes(work.data, work.indices)
     with prepared(classifier, work.preprocessing, work.data, work.indices, "Reading", output) as data:
         judging = stratified_part(data.labels, _JUDGING, tuning.seed)
         training = Subset(data, (~judging).nonzero()[0].tolist())

@@ -81,7 +81,7 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, l
     return figure, [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
 
 
-def _names(axis: Any, names: list[str], **options: Any) -> None:
+def names_at(axis: Any, names: list[str], **options: Any) -> None:
     """Put names at 0, 1, …; a dollar in a name is a dollar, no formula."""
     axis.set_ticks(range(len(names)), names, **options)
     for label in axis.get_ticklabels():
@@ -97,7 +97,7 @@ def _layers(report: Report) -> Figure:
         counts = np.array([getattr(layer, name) for layer in layers])
         axes.barh(range(len(layers)), counts, left=start, color=colour, hatch=hatch, edgecolor="white", label=name)
         start += counts
-    _names(axes.yaxis, [layer.name for layer in layers], fontsize=8)
+    names_at(axes.yaxis, [layer.name for layer in layers], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("kernels")
     axes.legend()
@@ -147,8 +147,8 @@ def _confusion(report: Report) -> Figure:
                 axes.text(
                     j, i, str(count), ha="center", va="center", color="white" if shares[i, j] > _DARK else "black"
                 )
-        _names(axes.xaxis, list(test.class_names), rotation=90)
-        _names(axes.yaxis, list(test.class_names))
+        names_at(axes.xaxis, list(test.class_names), rotation=90)
+        names_at(axes.yaxis, list(test.class_names))
         axes.set_title(title)
         axes.set_xlabel("taken for")
         axes.set_ylabel("is")

@@ -103,12 +103,12 @@ def _pareto(points: Sequence[Point]) -> Figure:
                 color=PALETTE[i % len(PALETTE)],
                 label=label,
             )
+        _limit(axes, points)
         for point in best:
             if point.mode:
                 place = (100 * getattr(point, cost) / base, _percent(point.accuracy))
-                axes.annotate(
-                    f"{point.percentage:g}", place, (0, 9), textcoords="offset points", ha="center", fontsize=8
-                )
+                text = f"{point.percentage:g} %"
+                axes.annotate(text, place, (-7, 6), textcoords="offset points", ha="right", fontsize=8)
         axes.set_xlabel(f"{_TITLES[cost]}, in percent of the original's")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("accuracy in %")

@@ -14,9 +14,12 @@ from ..options import (
     ModelFile,
     ModelOptions,
     OutputOptions,
+    Percentages,
     PruningOptions,
     Runs,
     SplitOptions,
+    names_of,
+    numbers_of,
     output_option,
     pruning_option,
 )
@@ -36,9 +39,7 @@ def sweep(
     image_options: ImageOptions,
     split_options: SplitOptions,
     output_options: OutputOptions,
-    percentages: Annotated[
-        str, pruning_option(metavar="P,P,…", help="Shares to remove (see --targets), never more.")
-    ] = "10,20,30,40,50",
+    percentages: Percentages = "10,20,30,40,50",
     criteria: Annotated[
         str, pruning_option(metavar="A,B,…", help="How kernels are scored: modes of create_dl_pruning.")
     ] = "oracle",
@@ -74,8 +75,8 @@ def sweep(
     from ..setup import open_work
     from ..sweeping import SweepWork, run
 
-    shares = _numbers(percentages)
-    modes, kinds = (_names(text, option) for text, option in ((criteria, "--criteria"), (targets, "--targets")))
+    shares = numbers_of(percentages, "--percentages")
+    modes, kinds = (names_of(text, option) for text, option in ((criteria, "--criteria"), (targets, "--targets")))
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"{str(out)!r} is no folder.", param_hint="--out")
     output = Output(output_options)
@@ -89,20 +90,3 @@ def sweep(
         runs=runs,
     )
     run(job, output)
-
-
-def _names(text: str, option: str) -> list[str]:
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise typer.BadParameter("At least one is needed.", param_hint=option)
-    return names
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        shares = [float(name) for name in _names(text, "--percentages")]
-    except ValueError:
-        shares = [-1.0]
-    if not all(0 <= share <= 100 for share in shares):
-        raise typer.BadParameter(f"{text!r} is no list of numbers in [0, 100].", param_hint="--percentages")
-    return shares
