@@ -300,7 +300,8 @@ class Classifier:
         if len(fitting) != 1:
             outputs = ", ".join(f"{value.name!r} {value.shape}" for value in self.model.graph.outputs)
             self.reason = (
-                f"several outputs may hold the classes ({outputs}); name one with set_dl_model_param 'class_output'"
+                f"several outputs may hold the classes ({outputs}); name one with set_dl_model_param 'class_output', "
+                "on the command line with --class-output"
                 if fitting
                 else f"no output has the form batch × classes (outputs: {outputs})"
             )

@@ -156,6 +156,14 @@ def read_image_file(path: str | os.PathLike[str]) -> Pixels:
 def _folder(folder: Path) -> ImageFiles:
     sub_folders = [one for one in sorted(folder.iterdir()) if one.is_dir() and not one.name.startswith(".")]
     found = [(path, one.name) for one in sub_folders for path in image_paths(one)]
+    filled = {name for _, name in found}
+    empty = [one.name for one in sub_folders if one.name not in filled]
+    if found and empty:
+        known = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
+        raise ImagesError(
+            f"Every sub-folder of {str(folder)!r} counts as a class, but there are no images in {_some(empty)} "
+            f"(of type {known}). Put images in, or remove or hide the sub-folder (.{empty[0]})."
+        )
     if found:
         paths = [path for path, _ in found]
         return ImageFiles(paths, _names(paths, folder), [name for _, name in found])

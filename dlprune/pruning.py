@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -44,6 +46,9 @@ from .steps import Plan, Progress, Pruned, Stepper
 from .surgery import SurgeryError
 from .timing import block_width
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
+
+#: Numbers of each weight that a mark looks at.
+_MARKED = 64
 
 
 def _from_bytes(data: bytes) -> Payload:
@@ -255,6 +260,7 @@ def add_dl_pruning_batch(
     none of them, 'image_label_id'; without labels the model's own decision counts as the target).
     Raises HOperatorError 7784 (batch length), 7783/7790/7791/7793 (entries of a sample), 7980 (other architecture),
     7912 (type 'generic', or an operator without gradient), 2404/2454 (handle).
+    Warns (UserWarning) if the data holds scores of a model with other weights, as after training.
     Source: HALCON operator add_dl_pruning_batch; score: Molchanov et al., Pruning Convolutional Neural Networks for
     Resource Efficient Inference, 2017, taken at the consumers of a channel.
 
@@ -265,6 +271,7 @@ def add_dl_pruning_batch(
     classifier.require_classification("add_dl_pruning_batch")
     require_fit(classifier, data)
     batch = read_batch(dlsample_batch, classifier, 3, classifier.params.batch_size)
+    note_weights(classifier, data)
     add_images(classifier, data, batch.images, batch.labels, len(batch.images))
 
 
@@ -287,6 +294,38 @@ def add_images(classifier: Classifier, data: PruningData, images: Images, labels
             "Check that the images have the range that the model was trained with.",
         )
     data.add(sums, images[:count], labels[:count])
+
+
+def mark_of(classifier: Classifier) -> str:
+    """Return a digest of some numbers of every weight: it changes with training, and costs next to nothing."""
+    with classifier.lock:
+        derived = classifier.derived
+        if "mark" not in derived:
+            digest = hashlib.blake2b(digest_size=8)
+            for value in classifier.model.graph.initializers.values():
+                if value.const_value is not None:
+                    numbers = value.const_value.numpy().reshape(-1)
+                    digest.update(numbers[:: max(len(numbers) // _MARKED, 1)].tobytes())
+            derived["mark"] = digest.hexdigest()
+        mark: str = derived["mark"]
+        return mark
+
+
+def note_weights(classifier: Classifier, data: PruningData) -> None:
+    """Remember which weights are being scored; warn if there are scores of other ones, e.g. from before a training."""
+    mark = mark_of(classifier)
+    with data.lock:
+        stale, data.mark = data.mark not in ("", mark), mark
+    if stale:
+        _warn_stale("scores of both are added up")
+
+
+def _warn_stale(what: str) -> None:
+    warnings.warn(
+        f"The pruning data holds scores of a model with other weights (trained since?); {what}. After training create "
+        "new pruning data with create_dl_pruning, and score again.",
+        stacklevel=4,
+    )
 
 
 def merge_dl_pruning(dlpruning_handle: HHandle, dlpruning_handle_other: HHandle) -> None:
@@ -333,6 +372,7 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     Returns a handle of type 'dl_model'. Writes 'pruned_kernel_num', 'pruned_percentage' and the like into the pruning
     data.
     Raises HOperatorError 7980 (other architecture, or no scores yet), 7912 (type 'generic'), 2404/2454 (handle).
+    Warns (UserWarning) if the scores are of a model with other weights, as before training.
     Source: HALCON operator gen_dl_pruned_model.
 
     Example:
@@ -387,6 +427,8 @@ def generate(
 ) -> tuple[Classifier, Pruned]:
     """Prune a classifier that fits the data, and write into the data what that came to; see gen_dl_pruned_model."""
     plan = _plan(data)
+    if data.mark not in ("", mark_of(classifier)):
+        _warn_stale("they are used to prune it all the same")
     images, labels = _images(classifier, data, plan)
     held_out = None
     if plan.target == "accuracy_drop":

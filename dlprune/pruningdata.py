@@ -157,6 +157,7 @@ class PruningData(Payload):
         removed: units that left in the last gen_dl_pruned_model, or None.
         pruned_percentage, target_reached: what that came to.
         history: its steps, see Step.entry.
+        mark: of the weights that were scored last, see pruning.mark_of; '' = none or not known.
     """
 
     signature: str
@@ -172,6 +173,7 @@ class PruningData(Payload):
     pruned_percentage: float = 0.0
     target_reached: float = 0.0
     history: tuple[dict[str, int | float | bool], ...] = ()
+    mark: str = ""
     settings: Settings = field(default_factory=Settings)
     calibration: Calibration = field(default_factory=lambda: Calibration(Settings.calibration_image_num))
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
@@ -267,6 +269,7 @@ class PruningData(Payload):
                 pruned_percentage=0.0,
                 target_reached=0.0,
                 history=(),
+                mark="",
                 settings=replace(self.settings),
                 calibration=Calibration(self.calibration.limit),
                 lock=threading.RLock(),
@@ -422,6 +425,7 @@ class PruningData(Payload):
                 "pruned_percentage": self.pruned_percentage,
                 "target_reached": self.target_reached,
                 "history": list(self.history),
+                "mark": self.mark,
                 "settings": asdict(self.settings),
             }
             arrays: dict[str, Any] = {f"layer{i}": layer.units for i, layer in enumerate(self.layers + self.dense)}
@@ -462,6 +466,7 @@ class PruningData(Payload):
                 pruned_percentage=head["pruned_percentage"],
                 target_reached=head["target_reached"],
                 history=tuple(head["history"]),
+                mark=head.get("mark", ""),
             )
             for one_field in fields(Settings):
                 value = head["settings"][one_field.name]

@@ -21,6 +21,7 @@ from dlprune.report.content import Measures, Pair, gather, test_of
 from dlprune.report.files import write_report
 from dlprune.report.plots import write_plots
 
+from .advice import advise_on_chance, advise_on_speed
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
 from .output import Output
 from .scoring import ScoringState, ScoringTask, interrupted, score
@@ -78,6 +79,7 @@ def run(job: PruningJob, output: Output) -> None:
     names = (*_RESULTS, *(_DENSE_RESULTS if dense else ()))
     results = {name: ha.get_dl_pruning_param_s(state.pruning, name) for name in names}
     layers_table(output, figures, NAMES)
+    advise(job, figures, output)
     tell_figures(job, results, f"{state.images} images scored in {state.batches} batches", figures, output)
     scored = {"scored_images": state.images, "scored_batches": state.batches}
     output.json(entries(job, {**results, **scored}, figures))
@@ -130,6 +132,13 @@ def _report(
     if job.plots is not None:
         for path in write_plots(report, job.plots):
             output.note(f"Figure: {path}")
+
+
+def advise(job: PruningJob, figures: Figures, output: Output) -> None:
+    """Say what looks wrong."""
+    images = 0 if figures.evaluation is None else len(figures.evaluation.indices)
+    advise_on_chance(figures.accuracies[0], images, job.work.classifier.class_num, output, "The original")
+    advise_on_speed(figures, job.settings["kernel_multiple"], output)
 
 
 def tell_figures(job: PruningJob, results: Mapping[str, Any], what: str, figures: Figures, output: Output) -> None:

@@ -102,9 +102,11 @@ class ScoringState:
             state = cls(found["pruning"], found["position"], found["batches"], found["images"])
             known = found["fingerprint"]
         except OSError as error:
-            raise typer.BadParameter(f"{str(path)!r} cannot be read: {error}.", param_hint=hint) from None
-        except (ha.HError, KeyError, TypeError) as error:
-            raise typer.BadParameter(f"{str(path)!r} is no state of dlprune: {error}.", param_hint=hint) from None
+            raise typer.BadParameter(f"{str(path)!r} cannot be read: {error.strerror}.", param_hint=hint) from None
+        except (ha.HError, KeyError, TypeError):
+            raise typer.BadParameter(
+                f"{str(path)!r} is no state that interrupted scoring left.", param_hint=hint
+            ) from None
         if known != fingerprint:
             raise typer.BadParameter(
                 f"{str(path)!r} belongs to other work: model, images, preprocessing, batch size, --holdout and --seed "

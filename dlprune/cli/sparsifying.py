@@ -24,6 +24,7 @@ from dlprune.training.evaluation import quality
 from dlprune.training.finetune import Plan
 from dlprune.training.finetune import Progress as Step
 
+from .advice import advise_on_chance
 from .options import SparsityOptions, TrainingOptions
 from .output import Output
 from .setup import Work
@@ -133,6 +134,9 @@ def run(job: SparsifyJob, output: Output) -> None:
         title = f"{work.file.name}: sparsity {points[-1].wanted:g}"
         files.replace(job.plot, picture(points, names, title).encode())
     work.tell_skipped(output)
+    if held_out is not None:
+        classes = work.classifier.class_num
+        advise_on_chance(before, len(held_out.labels), classes, output, "Before training the model")
     _print(job, pruning, points, (steps, len(training.labels)), (before, points[-1].accuracy), output)
 
 

@@ -16,6 +16,7 @@ from dlprune.report.plots import require_matplotlib
 from dlprune.report.sweepplots import write_sweep_plots
 from dlprune.sweep.run import Point, Setting, SweepFolder, SweepJob, TestImages, run_sweep
 
+from .advice import advise_on_chance
 from .exits import StoppedError
 from .output import Output, milliseconds, number, percent
 from .scoring import ScoringState, ScoringTask, score
@@ -53,6 +54,8 @@ def run(job: SweepWork, output: Output) -> None:
     for mode in fresh:
         _state_file(job, mode).unlink(missing_ok=True)
     work.tell_skipped(output)
+    classes = work.classifier.class_num
+    advise_on_chance(points[0].accuracy, len(work.test_indices), classes, output, "The original")
     _plots(job, points, output)
     _print(job, points, output)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -13,11 +14,11 @@ from dlprune.classifier import Classifier
 from dlprune.imagefiles import stratified_part
 from dlprune.training.data import Subset
 from dlprune.training.finetune import Progress as Step
-from dlprune.training.rounds import Round, Rounds, run_rounds
+from dlprune.training.rounds import Round, Rounds, is_state, run_rounds
 
 from .exits import StoppedError, StopSignal
 from .figures import layers_table
-from .job import NAMES, PruningJob, compare, entries, tell_figures
+from .job import NAMES, PruningJob, advise, compare, entries, tell_figures
 from .options import TrainingOptions
 from .output import Output, percent
 from .training import plan_of, prepared, require_classes
@@ -39,6 +40,10 @@ class Tuning:
 
 def run_tuned(job: PruningJob, tuning: Tuning, output: Output) -> None:
     """Do the job and print the result. Raises HError, StoppedError."""
+    if job.resume is not None and not is_state(job.resume):
+        raise typer.BadParameter(
+            f"{str(job.resume)!r} is no folder that interrupted rounds left.", param_hint="--resume"
+        )
     work, settings = job.work, dict(job.settings)
     classifier = work.classifier
     percentage = float(settings.pop("percentage"))
@@ -66,6 +71,7 @@ def run_tuned(job: PruningJob, tuning: Tuning, output: Output) -> None:
     layers_table(output, figures, NAMES)
     columns = ["round", " kernels removed", " percentage", " epochs", " accuracy in training", " accuracy judging"]
     output.table("Rounds", columns, [_row(one) for one in rounds])
+    advise(job, figures, output)
     tell_figures(job, results, f"{images} images scored and trained with", figures, output)
     trained = {"rounds": [one.entry() for one in rounds], "trained_images": images}
     output.json(entries(job, {**results, **trained}, figures))

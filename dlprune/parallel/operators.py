@@ -12,7 +12,7 @@ from ..guard import guarded
 from ..handle import HHandle
 from ..imagefiles import ImagesError
 from ..model import unwrap_model
-from ..pruning import require_fit, scored_data
+from ..pruning import note_weights, require_fit, scored_data
 from ..pruningdata import PruningData
 from ..samples import images_per_run
 from ..steps import Progress
@@ -70,6 +70,7 @@ def add_dl_pruning_batches(
     source = open_source(samples_or_files, labels, skip_bad, classifier, 3)
     check_workers(client, 4)
     job = ScoringJob(classifier, data.fresh(), source.preprocessing, images_per_run(classifier, len(source.data)))
+    note_weights(classifier, data)
     data.merge(_score(job, source.data, client, progress or (lambda _name, _share: None)))
     return {one.name: one.reason for one in source.data.skipped.values()}
 

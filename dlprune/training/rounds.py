@@ -100,6 +100,11 @@ def run_rounds(
     return _Run(original, task, training, validation, folder, report).go(resume)
 
 
+def is_state(folder: Path) -> bool:
+    """Tell whether a folder holds the state of rounds."""
+    return (folder / _STATE).is_file()
+
+
 class _Run:
     def __init__(
         self,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..options import BatchSize, ImageOptions, ModelOptions, OutputOptions, Runs
+
+if TYPE_CHECKING:  # takes longer to import than the rest of the command line
+    from dlprune.classifier import Classifier
 
 _File = Annotated[Path, typer.Argument(metavar="A", help="Classifier, an .onnx file.", show_default=False)]
 _Other = Annotated[Path, typer.Argument(metavar="B", help="The one to compare it with.", show_default=False)]
@@ -45,6 +48,7 @@ def compare(
     """
     from dlprune.evaluation import Contestant, evaluate
 
+    from ..advice import advise_on_chance
     from ..figures import compare_figures, figures_json, figures_table, layers_table
     from ..output import Output
     from ..setup import open_data, open_model, set_preprocessing, tell_skipped
@@ -55,15 +59,36 @@ def compare(
         _, classifier = open_model(path, model_options, batch_size)
         classifier.require_classification(f"dlprune compare {path}")
         contestants.append(Contestant(classifier, set_preprocessing(classifier, image_options)))
+    _require_comparable(*(one.classifier for one in contestants))
     found = None
     if images is not None:
         data = open_data(images, contestants[0].classifier, image_options.skip_bad, output)
         with output.progress("Testing", len(data)) as advance:
             found = evaluate(contestants, data, progress=advance)
         tell_skipped(data, output)
+        for one, name, accuracy in zip(contestants, "AB", found.accuracies, strict=True):
+            advise_on_chance(accuracy, len(found.indices), one.classifier.class_num, output, name)
     figures = compare_figures([one.classifier for one in contestants], (a, b), runs, found)
     layers_table(output, figures, ("A", "B"))
     figures_table(output, figures, ("A", "B"))
     output.line(f"A: {a}")
     output.line(f"B: {b}")
     output.json({"files": {"a": str(a), "b": str(b)}, **figures_json(figures, ("a", "b"))})
+
+
+def _require_comparable(first: Classifier, second: Classifier) -> None:
+    """Raise HError if two models do not do the same job."""
+    from dlprune.errors import HError
+
+    if first.class_num != second.class_num:
+        raise HError(
+            f"A tells {first.class_num} classes apart and B {second.class_num}; only models of the same classes can be "
+            "compared."
+        )
+    sizes = [(one.params.image_width, one.params.image_height, one.channels) for one in (first, second)]
+    if sizes[0] != sizes[1]:
+        a, b = ("x".join(map(str, size)) for size in sizes)
+        raise HError(
+            f"A takes images of {a} (width x height x channels) and B of {b}; only models of the same input can be "
+            "compared. Where a file leaves the size open, --size sets it."
+        )

@@ -27,6 +27,7 @@ def evaluate(
     from dlprune.evaluation import Contestant
     from dlprune.imagefiles import ImagesError
 
+    from ..advice import advise_on_chance
     from ..output import Output, percent
     from ..setup import labels_known, open_data, open_model, set_preprocessing, tell_skipped
 
@@ -63,6 +64,7 @@ def evaluate(
     )
     output.line(f"images: {len(found.indices)}")
     output.line(f"accuracy: {'unknown' if accuracy is None else f'{accuracy:.4f}'}")
+    advise_on_chance(accuracy, len(found.indices), classifier.class_num, output)
     output.json(
         {
             "model": str(model),

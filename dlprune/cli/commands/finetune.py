@@ -55,6 +55,7 @@ def finetune(
     """
     from dlprune.classifier import Classifier
 
+    from ..advice import advise_on_chance
     from ..output import Output
     from ..setup import open_work, require_place, require_state
     from ..training import epochs_table, plan_of, prepared_work, train
@@ -80,6 +81,9 @@ def finetune(
     checkpoint.unlink(missing_ok=True)
     work.tell_skipped(output)
     epochs_table(result, output)
+    if validation is not None:
+        before = result.entries()["validation_accuracy"][0]
+        advise_on_chance(before, len(validation.labels), work.classifier.class_num, output, "Before training the model")
     output.line(f"{len(training.labels)} images trained with; written: {out}")
     entries = result.entries()
     for name, epoch in (("before", 0), ("after", result.best_epoch)):

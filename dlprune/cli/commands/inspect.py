@@ -20,9 +20,12 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
 
     from dlprune.analysis import analysis_of
     from dlprune.cost import cost_of, file_size
+    from dlprune.nodes import label
     from dlprune.pruningdata import PruningData
+    from dlprune.quantised import quantised_node
     from dlprune.selection import removable_kernels
     from dlprune.structure import FIXED
+    from dlprune.summary import precision
 
     from ..output import Output, number
     from ..setup import open_model
@@ -59,11 +62,16 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
         one["group"] = numbers.get(one["group"])  # type: ignore[call-overload]
     image = classifier.image
     assert image is not None
+    quantised = quantised_node(classifier.model)
+    assumed = not model_options.size and not (image.height and image.width)
     totals: dict[str, object] = {
         "type": classifier.params.type,
         "input": f"{image.name} {list(classifier.input_shape())} {image.layout}",
+        "size_assumed": assumed,
         "batch": image.batch or "open",
         "classes": classifier.class_num,
+        "precision": precision(classifier.model),
+        "quantised": quantised is not None,
         "opset": classifier.model.opset_imports.get("", 0),
         "convolutions": len(structure.layers),
         "prunable_convolutions": sum(not layer.reason for layer in structure.layers),
@@ -75,6 +83,17 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
         "macs": cost.macs,
         "file_size": file_size(model),
     }
+    if assumed:
+        size = f"{classifier.params.image_width}x{classifier.params.image_height}"
+        output.note(
+            f"The file leaves the image size open; {size} is assumed, and multiply-accumulates hold for it. "
+            "--size WIDTHxHEIGHT sets another one."
+        )
+    if quantised is not None:
+        output.note(
+            f"This model is quantised ({label(quantised)}) and cannot be pruned. Prune the model of floating-point "
+            "numbers that it was made from, then quantise the pruned one."
+        )
     output.table(
         str(model),
         ["convolution", " kernels", " MACs", "prunable", " units", " group"],
@@ -91,5 +110,6 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
         ],
     )
     for name, value in totals.items():
-        output.line(f"{name}: {number(value) if isinstance(value, int) and value >= 10_000 else value}")
+        shown = ("yes" if value else "no") if isinstance(value, bool) else value
+        output.line(f"{name}: {number(value) if isinstance(value, int) and value >= 10_000 else shown}")
     output.json({"model": str(model), **totals, "layers": layers})
