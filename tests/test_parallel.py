@@ -200,6 +200,18 @@ def test_a_cluster_takes_samples_and_forgets_its_job(client: Client, model: ha.H
     assert not [name for names in plugins.values() for name in names if name.startswith("dlprune")]
 
 
+def test_a_sweep_is_the_same_on_a_cluster(client: Client, model: ha.HHandle, folder: Path):
+    """Each way to prune is a part of the work; everything but the time it takes is equal."""
+    found = []
+    for workers in (None, client):
+        points = ha.sweep_dl_pruning(
+            model, ha.demo_samples()[:60], [20, 40], ["l2"], test=str(folder), client=workers, compensation="none"
+        )
+        found.append([{**point, "seconds": 0.0} for point in points])
+    assert found[0] == found[1]
+    assert [point["percentage"] for point in found[0]] == [0.0, 20.0, 40.0]
+
+
 def test_unreadable_files_are_listed_or_left_out(client: Client, model: ha.HHandle, folder: Path, tmp_path: Path):
     """The error and the result name them; after an error nothing has been added."""
     (tmp_path / "broken.png").write_bytes(b"no image")

@@ -52,11 +52,12 @@ class ClusterFuture:
 
 
 @contextmanager
-def cluster(client: Client, job: Job[Any, Any]) -> Iterator[Crew]:
+def cluster(client: object, job: Job[Any, Any]) -> Iterator[Crew]:
     """Bring a job to the workers of a cluster, and let them forget it afterwards.
 
     Raises HOperatorError 7913 (client not connected, or asynchronous; a worker cannot do the job).
     """
+    assert isinstance(client, Client)
     if client.asynchronous or client.status != "running":
         raise _failed(f"its client is {'asynchronous' if client.asynchronous else client.status}")
     name = f"dlprune-{uuid.uuid4().hex}"

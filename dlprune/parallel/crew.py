@@ -14,20 +14,26 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from ..errors import H_ERR_DL_MODEL_RUNTIME, H_ERR_WIPT1, H_ERR_WIPV1, HOperatorError
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 P = TypeVar("P")
 R = TypeVar("R")
 P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
+
+class Cluster(Protocol):
+    """A dask cluster, as its client (distributed.Client) shows it."""
+
+    def register_plugin(self, plugin: Any, name: str | None = None) -> Any:
+        """Bring something to every worker."""
+        ...
+
+
 #: None: threads of this process. A number: so many processes of this machine. Or the client of a dask cluster.
-Workers: TypeAlias = "Client | int | None"
+Workers: TypeAlias = Cluster | int | None
 
 #: ONNX Runtime uses all cores for one image after the other; a second thread prepares images meanwhile.
 _THREADS: Final = 2

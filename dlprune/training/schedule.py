@@ -30,7 +30,7 @@ class Schedule:
     Example:
         >>> schedule = Schedule(rate=1.0, steps=100, warmup=10)
         >>> [round(schedule.at(step), 2) for step in (0, 9, 55, 99)]
-        [0.1, 1.0, 0.49, 0.0]
+        [0.1, 1.0, 0.48, 0.0]
     """
 
     rate: float

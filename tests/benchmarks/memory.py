@@ -5,7 +5,7 @@ two convolutions: an image is cheap to compute and large in memory (110 kB as th
 is kept per image shows. Each job runs in a process of its own; peak is its largest resident memory. Then states the
 slope: what memory and time grow by, per image, from the smallest to the largest number::
 
-    python tests/benchmarks/memory.py [--numbers 200 2000 20000]
+    python tests/benchmarks/memory.py [--numbers 200 2000 20000] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def draw(folder: Path, number: int) -> list[str]:
     rng = np.random.default_rng(0)
     lines = []
     for index in range(number):
+        path = folder / f"{index}.png"
+        lines.append(f"{path.name},{index % CLASSES}")
         pixels = rng.integers(0, 64, (SIZE, SIZE, 3), np.uint8)
         top, left = rng.integers(0, SIZE // 2, 2)
-        pixels[top : top + SIZE // 2, left : left + SIZE // 2] += np.uint8(30 * (index % CLASSES + 1))
-        path = folder / f"{index}.png"
-        Image.fromarray(pixels).save(path, compress_level=1)
-        lines.append(f"{path.name},{index % CLASSES}")
+        if not path.exists():
+            pixels[top : top + SIZE // 2, left : left + SIZE // 2] += np.uint8(30 * (index % CLASSES + 1))
+            Image.fromarray(pixels).save(path, compress_level=1)
     return lines
 
 
@@ -91,10 +92,30 @@ def measure(name: str, model_file: Path, images: Path) -> tuple[float, float]:
     return usage.ru_maxrss / 1024, time.perf_counter() - start
 
 
+def compare(folder: Path, numbers: list[int], jobs: list[str]) -> None:
+    """Measure and print a Markdown table; images that are in the folder already are not drawn again."""
+    lines = draw(folder, numbers[-1])
+    model_file = folder / "net.onnx"
+    onnx.save(plain(size=SIZE, classes=CLASSES), model_file)
+    lists = {number: folder / f"{number}.csv" for number in numbers}
+    for number, path in lists.items():
+        path.write_text("\n".join(lines[:number]))
+    print("| peak memory, time | " + " | ".join(f"{number:,} images" for number in numbers) + " | per image more |")
+    print("|---" * (len(numbers) + 2) + "|")
+    more = numbers[-1] - numbers[0]
+    for job in jobs:
+        found = [measure(job, model_file, path) for path in lists.values()]
+        cells = [f"{memory:.0f} MB, {seconds:.1f} s" for memory, seconds in found]
+        memory, seconds = ((last - first) / more for first, last in zip(found[0], found[-1], strict=True))
+        print(f"| {job} | " + " | ".join(cells) + f" | {1e3 * memory:.2f} kB, {1e3 * seconds:.2f} ms |", flush=True)
+
+
 def main() -> None:
-    """Measure and print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Compare numbers of images, or do a single job."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--numbers", type=int, nargs="+", default=[200, 2000, 20000])
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
+    parser.add_argument("--folder", type=Path, help="draw the images there and keep them")
     parser.add_argument("--job", nargs=3, metavar=("NAME", "MODEL", "IMAGES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -102,22 +123,12 @@ def main() -> None:
         JOBS[name](model_file, images)
         return
     numbers = sorted(options.numbers)
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        compare(options.folder, numbers, options.jobs)
+        return
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        lines = draw(folder, numbers[-1])
-        model_file = folder / "net.onnx"
-        onnx.save(plain(size=SIZE, classes=CLASSES), model_file)
-        lists = {number: folder / f"{number}.csv" for number in numbers}
-        for number, path in lists.items():
-            path.write_text("\n".join(lines[:number]))
-        print("| peak memory, time | " + " | ".join(f"{number:,} images" for number in numbers) + " | per image more |")
-        print("|---" * (len(numbers) + 2) + "|")
-        for job in JOBS:
-            found = [measure(job, model_file, path) for path in lists.values()]
-            cells = [f"{memory:.0f} MB, {seconds:.1f} s" for memory, seconds in found]
-            more = numbers[-1] - numbers[0]
-            slopes = [(last - first) / more for first, last in zip(found[0], found[-1], strict=True)]
-            print(f"| {job} | " + " | ".join(cells) + f" | {1e3 * slopes[0]:.2f} kB, {1e3 * slopes[1]:.2f} ms |")
+        compare(Path(name), numbers, options.jobs)
 
 
 if __name__ == "__main__":
