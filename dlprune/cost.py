@@ -70,7 +70,8 @@ def cost_of(classifier: Classifier) -> Cost:
 
     Parameters are the elements of all float tensors that are weights: initializers, or constants that the graph
     computes, where they meet data; a tensor with several readers counts once, numbers without axes (the bounds of a
-    Clip) do not. Multiply-accumulates are those of Conv, ConvTranspose, Gemm and MatMul; adding a bias is none.
+    Clip) do not. So the running statistics of BatchNormalization are parameters too, which 'num_trainable_params' of a
+    model does not count. Multiply-accumulates are those of Conv, ConvTranspose, Gemm and MatMul; adding a bias is none.
 
     Raises HOperatorError 7912 (no image input) or 7788 (image size open).
 

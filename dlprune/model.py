@@ -197,7 +197,8 @@ def get_dl_model_param(dlmodel_handle: HHandle, gen_param_name: str) -> list[Ele
 
     Parameters: `dlmodel_handle` ('dl_model'); `gen_param_name`: any of set_dl_model_param but 'batchnorm_momentum' and
     'runtime_init', and 'image_num_channels', 'input_dimensions' (dict: input name → [width, height, channels]),
-    'layer_names', 'min_version', 'num_trainable_params', 'precision', 'precision_is_converted' ('true' after
+    'layer_names', 'min_version', 'num_trainable_params' (without the statistics of BatchNormalization and
+    'frozen_weights'), 'precision', 'precision_is_converted' ('true' after
     optimize_dl_model_for_inference), 'summary' (one line per layer), 'type'.
     Raises HOperatorError 7911 (unknown), 7788 (can only be set, or this model has none), 2404/2454 (unsuitable handle).
     Source: HALCON operator get_dl_model_param.

@@ -69,7 +69,7 @@ def main(pruned_file: str, percentage: float = 20) -> None:
     test = read_samples("test")
     for title, candidate in (("before", model), ("after", pruned)):
         parameters = ha.get_dl_model_param_s(candidate, "num_trainable_params")
-        print(f"{title}: accuracy {evaluate(candidate, test):.4f}, {parameters} parameters")
+        print(f"{title}: accuracy {evaluate(candidate, test):.4f}, {parameters} trainable parameters")
     ha.clear_handle([model, pruning, pruned])
 
 

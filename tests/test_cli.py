@@ -112,7 +112,9 @@ def test_json_holds_every_figure_of_both_models(model_file: str, photos: Path, t
     assert (found["scored_images"], found["test_images"]) == (24, 6)
     assert found["kernels"] == {"before": 14, "after": 8}
     assert found["file_size"] == {"before": os.path.getsize(model_file), "after": out.stat().st_size}
-    for key in ("parameters", "macs"):
+    trainable = ha.get_dl_model_param_s(ha.read_dl_model(out), "num_trainable_params")
+    assert found["trainable_parameters"]["after"] == trainable
+    for key in ("parameters", "trainable_parameters", "macs"):
         assert found[key]["after"] < found[key]["before"]
     assert found["latency_ratio"] > 0
     assert 0 <= found["accuracy"]["before"] <= 1

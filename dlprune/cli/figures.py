@@ -10,6 +10,7 @@ from typing import Any
 from dlprune.classifier import Classifier
 from dlprune.cost import Cost, Latency, cost_of, file_size, latency
 from dlprune.evaluation import Evaluation
+from dlprune.summary import trainable_parameters
 
 from .output import Output, change, milliseconds, number, percent
 
@@ -19,6 +20,7 @@ class Figures:
     """What is known of two models side by side."""
 
     costs: tuple[Cost, Cost]
+    trainable: tuple[int, int]
     file_sizes: tuple[int, int]
     latency: Latency | None
     batch: tuple[int, int]
@@ -43,6 +45,7 @@ def compare_figures(
     first, second = classifiers
     return Figures(
         (cost_of(first), cost_of(second)),
+        (trainable_parameters(first.model), trainable_parameters(second.model)),
         (file_size(paths[0]), file_size(paths[1])),
         None if runs == 0 else latency(classifiers, runs=runs),
         (_batch(first), _batch(second)),
@@ -60,6 +63,7 @@ def figures_table(output: Output, figures: Figures, names: tuple[str, str]) -> N
     rows: list[tuple[str, object, object, str]] = [
         ("kernels", before.kernels, after.kernels, change(before.kernels, after.kernels)),
         ("parameters", before.parameters, after.parameters, change(before.parameters, after.parameters)),
+        ("of these trainable", *figures.trainable, change(*figures.trainable)),
         ("multiply-accumulates per image", before.macs, after.macs, change(before.macs, after.macs)),
         ("file size in bytes", *figures.file_sizes, change(*figures.file_sizes)),
     ]
@@ -108,6 +112,7 @@ def figures_json(figures: Figures, names: tuple[str, str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "kernels": _pair(names, [cost.kernels for cost in figures.costs]),
         "parameters": _pair(names, [cost.parameters for cost in figures.costs]),
+        "trainable_parameters": _pair(names, figures.trainable),
         "macs": _pair(names, [cost.macs for cost in figures.costs]),
         "file_size": _pair(names, figures.file_sizes),
         "accuracy": _pair(names, figures.accuracies),

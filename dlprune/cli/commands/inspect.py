@@ -25,7 +25,7 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
     from dlprune.quantised import quantised_node
     from dlprune.selection import removable_kernels
     from dlprune.structure import FIXED
-    from dlprune.summary import precision
+    from dlprune.summary import precision, trainable_parameters
 
     from ..output import Output, number
     from ..setup import open_model
@@ -80,6 +80,7 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
         "prunable_kernel_num": removable_kernels(structure),
         "prunable_feature_num": PruningData.of(found).prunable_feature_num,
         "parameters": cost.parameters,
+        "trainable_parameters": trainable_parameters(classifier.model),
         "macs": cost.macs,
         "file_size": file_size(model),
     }
