@@ -42,7 +42,7 @@ from .sparsity.magnitude import MODE as MAGNITUDE
 from .sparsity.magnitude import MagnitudeData
 from .sparsity.operators import create_magnitude_pruning
 from .sparsity.strip import carry_masks
-from .steps import Plan, Progress, Pruned, Stepper
+from .steps import Plan, Progress, Pruned, Stepper, Watch
 from .surgery import SurgeryError
 from .timing import block_width
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
@@ -423,7 +423,10 @@ def _plan(data: PruningData) -> Plan:
 
 
 def generate(
-    classifier: Classifier, data: PruningData, progress: Progress = lambda _name, _share: None
+    classifier: Classifier,
+    data: PruningData,
+    progress: Progress = lambda _name, _share: None,
+    watch: Watch = lambda _step, _model: None,
 ) -> tuple[Classifier, Pruned]:
     """Prune a classifier that fits the data, and write into the data what that came to; see gen_dl_pruned_model."""
     plan = _plan(data)
@@ -434,7 +437,7 @@ def generate(
     if plan.target == "accuracy_drop":
         images, labels, held_out = _split(data, images, labels)
     with _understandable():
-        result = _stepper(classifier, data, images, labels, progress, held_out).run(plan)
+        result = _stepper(classifier, data, images, labels, progress, held_out, watch).run(plan)
     pruned = classifier.with_model(result.model)
     carry_masks(classifier, pruned, result.gone)
     pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
@@ -475,11 +478,12 @@ def _stepper(
     labels: Labels,
     progress: Progress = lambda _name, _share: None,
     held_out: tuple[Images, Labels] | None = None,
+    watch: Watch = lambda _step, _model: None,
 ) -> Stepper:
     criterion = data.criterion
     weighed = isinstance(criterion, Weighed)
     tally = criterion.measure(_network(classifier), images, labels) if weighed else data.tally()
-    return Stepper(classifier, images, labels, criterion, tally, progress, held_out)
+    return Stepper(classifier, images, labels, criterion, tally, progress, held_out, watch)
 
 
 @contextmanager

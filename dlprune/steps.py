@@ -30,6 +30,8 @@ from .timing import block_width
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Progress = Callable[[str, float], object]
+#: Takes a step that was kept and the network after it, which must not be changed.
+Watch = Callable[["Step", ir.Model], object]
 
 #: Images per run where the batch is free.
 _BATCH = 16
@@ -159,6 +161,7 @@ class Stepper:
         tally: what it has found on all images that were scored; the first step uses it.
         progress: called with the name of what is done and the share done of it.
         held_out: images and labels that 'accuracy_drop' is measured on.
+        watch: called after each step that is kept.
     """
 
     def __init__(
@@ -170,8 +173,9 @@ class Stepper:
         tally: Tally,
         progress: Progress = lambda _name, _share: None,
         held_out: tuple[Images, Labels] | None = None,
+        watch: Watch = lambda _step, _model: None,
     ) -> None:
-        self._classifier = classifier
+        self._classifier, self._watch = classifier, watch
         self._analysis: Analysis = analysis_of(classifier)
         self._images, self._criterion, self._tally = images, criterion, tally
         self._progress = progress
@@ -234,7 +238,10 @@ class Stepper:
                 break
             last = step == steps - 1 and not is_measured
             report = self._part(min(step, steps - 1) / steps, 1 / steps)
-            state = self._advance(walk, state, limit, report, last=last) or state
+            found = self._advance(walk, state, limit, report, last=last)
+            if found is not None:
+                state = found
+                self._watch(walk.history[-1], state.net.model)
         return state
 
     def _search(self, walk: _Walk, start: _State) -> _State:
@@ -256,6 +263,7 @@ class Stepper:
             walk.history[-1] = replace(walk.history[-1], reached=found.reached, kept=fits)
             if fits:
                 state, position = found, limit
+                self._watch(walk.history[-1], state.net.model)
             else:
                 step /= 2
         return state

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 import dlprune as ha
 from dlprune import cli
+from dlprune.cli import job
 from dlprune.cli.app import app
 from dlprune.cli.commands import doctor as doctor_module
 
@@ -277,7 +278,7 @@ def test_an_interruption_while_kernels_are_removed_keeps_the_scores(
 
     arguments = ["prune", model_file, "--images", photos, "-o", tmp_path / "a.onnx", *FAST]
     with monkeypatch.context() as patch:
-        patch.setattr(ha, "gen_dl_pruned_model", interrupted)
+        patch.setattr(job, "generate", interrupted)
         run(*arguments, code=130)
     found = as_json(*arguments, "--resume", tmp_path / "a.onnx.state")
     assert found["scored_images"] == 24

@@ -170,10 +170,22 @@ def test_rounds_interrupted_and_resumed(files: tuple[str, Path], tmp_path: Path)
     assert all(np.array_equal(array, quiet[name]) for name, array in weights(tmp_path / "out.onnx").items())
 
 
-def test_training_goes_without_a_report(files: tuple[str, Path], tmp_path: Path):
+def test_a_report_on_rounds_tells_what_each_removed_and_how_good_it_was(files: tuple[str, Path], tmp_path: Path):
     model, images = files
-    arguments = ["--images", images, "--out", tmp_path / "a.onnx", "--steps", 2, "--report", tmp_path / "a.html"]
-    assert "one removal" in prune(model, *arguments, code=2).output
+    places = ["--out", tmp_path / "a.onnx", "--report", tmp_path / "a.html", "--plots", tmp_path / "plots"]
+    result = json.loads(prune(model, "--images", images, *places, *ROUNDS, "--json").stdout)
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert [one["kernel_num"] for one in found["history"]] == [3, 6]
+    assert sum(layer["removed"] for layer in found["layers"]) == 6 == found["results"]["pruned_kernel_num"]
+    assert [layer["kernels"]["after"] for layer in found["layers"]] == [
+        layer["kernels"]["after"] for layer in result["layers"][:2]
+    ]
+    assert [point["percentage"] for point in found["curve"]] == [0, 25, 50]
+    assert [found["curve"][i]["accuracy"] for i in (0, 2)] == [result["accuracy"][one] for one in ("before", "after")]
+    page = (tmp_path / "a.html").read_text()
+    assert "<h2>Rounds</h2>" in page
+    assert 'id="curve"' in page
+    assert (tmp_path / "plots/accuracy.png").exists()
 
 
 def test_the_demo_is_as_good_as_before_after_training(tmp_path: Path):

@@ -269,17 +269,20 @@ def test_prune_writes_the_report_with_the_figures_that_it_prints(
     assert found["figures"]["latency"] == {"before": None, "after": None}
     assert np.trace(found["confusion"]["after"]) / 6 == found["figures"]["accuracy"]["after"]
     assert len(found["history"]) == 5
+    shares = [100 * step["kernel_num"] / found["results"]["prunable_kernel_num"] for step in found["history"]]
+    assert [point["percentage"] for point in found["curve"]] == [0, *shares]
+    ends = [found["curve"][i]["accuracy"] for i in (0, -1)]
+    assert ends == [found["figures"]["accuracy"][which] for which in ("before", "after")]
     Page((tmp_path / "report.html").read_text(encoding="utf-8"))
 
 
 def test_plots_are_png_files_in_a_new_folder(tmp_path: Path) -> None:
     code, printed = prune(tmp_path, "--plots", str(tmp_path / "new" / "plots"))
     assert code == 0, printed
-    for name in ("layers", "scores", "steps", "confusion"):
+    for name in ("layers", "scores", "steps", "accuracy", "confusion"):
         with Image.open(tmp_path / "new" / "plots" / f"{name}.png") as image:
             assert image.size[0] > 500
             assert len(image.convert("RGB").getcolors(1 << 24) or []) > 5  # something is drawn
-    assert not (tmp_path / "new" / "plots" / "accuracy.png").exists()  # no measured points were given
 
 
 def test_without_matplotlib_plots_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 import dlprune as ha
 from dlprune.classifier import Classifier
+from dlprune.errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
 from dlprune.evaluation import Contestant, Evaluation, evaluate
+from dlprune.guard import guarded
 from dlprune.model import unwrap_model
-from dlprune.pruning import scored_data
-from dlprune.report.content import Measures, Pair, gather, test_of
-from dlprune.report.files import write_report
-from dlprune.report.plots import write_plots
+from dlprune.pruning import generate, scored_data
+from dlprune.pruningdata import PruningData
 
 from .advice import advise_on_chance, advise_on_speed
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
+from .options import ReportOptions
 from .output import Output
+from .reporting import AccuracyWatch, Curve, write_reports
 from .scoring import ScoringState, ScoringTask, interrupted, score
 from .setup import Work
 
@@ -46,8 +44,7 @@ class PruningJob:
     state_file: Path | None = None
     resume: Path | None = None
     runs: int | None = None
-    report: Path | None = None
-    plots: Path | None = None
+    report: ReportOptions = field(default_factory=ReportOptions)
 
 
 def run(job: PruningJob, output: Output) -> None:
@@ -64,17 +61,15 @@ def run(job: PruningJob, output: Output) -> None:
             ha.set_dl_pruning_param(state.pruning, name, value)
     score(task, state, output)
     try:
-        with output.working("Removing kernels"):
-            pruned = ha.gen_dl_pruned_model(work.model, state.pruning)
+        pruned, curve = _remove(job, scored_data(state.pruning, 1), output)
     except KeyboardInterrupt:
         raise interrupted(task, state, signal.SIGINT) from None
-    ha.write_dl_model(pruned, str(job.out))
+    pruned.write(str(job.out))
     if job.state_file is not None:
         job.state_file.unlink(missing_ok=True)
     classifiers, figures = compare(job, output)
     work.tell_skipped(output)
-    if job.report is not None or job.plots is not None:
-        _report(job, state, classifiers, figures, output)
+    write_reports(job.report, work, scored_data(state.pruning, 1), classifiers, figures, curve, output)
     dense = ha.get_dl_pruning_param_s(state.pruning, "prunable_feature_num")
     names = (*_RESULTS, *(_DENSE_RESULTS if dense else ()))
     results = {name: ha.get_dl_pruning_param_s(state.pruning, name) for name in names}
@@ -83,6 +78,23 @@ def run(job: PruningJob, output: Output) -> None:
     tell_figures(job, results, f"{state.images} images scored in {state.batches} batches", figures, output)
     scored = {"scored_images": state.images, "scored_batches": state.batches}
     output.json(entries(job, {**results, **scored}, figures))
+
+
+@guarded(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED)
+def _remove(job: PruningJob, data: PruningData, output: Output) -> tuple[Classifier, Curve]:
+    """Do what gen_dl_pruned_model does; where a report is wanted measure the accuracy after each step as well."""
+    watch = AccuracyWatch(job.work, data.prunable_kernel_num)
+    with output.progress("Removing kernels", 100) as advance, data.lock:
+        told = 0
+
+        def tell(_name: str, share: float) -> None:
+            nonlocal told
+            advance(round(100 * share) - told)
+            told = round(100 * share)
+
+        more = {"watch": watch} if job.report.is_wanted else {}
+        pruned, _ = generate(job.work.classifier, data, tell, **more)
+    return pruned, watch.points
 
 
 def compare(job: PruningJob, output: Output) -> tuple[tuple[Classifier, Classifier], Figures]:
@@ -100,38 +112,6 @@ def _evaluation(work: Work, classifiers: Sequence[Classifier], output: Output) -
     contestants = [Contestant(one, work.preprocessing) for one in classifiers]
     with output.progress("Testing", len(work.test_indices)) as advance:
         return evaluate(contestants, work.test, work.test_indices, advance)
-
-
-def _report(
-    job: PruningJob,
-    state: ScoringState,
-    classifiers: tuple[Classifier, Classifier],
-    figures: Figures,
-    output: Output,
-) -> None:
-    """Write page and figures, with what has been measured already."""
-    params = classifiers[0].params
-    test = None
-    if figures.evaluation is not None:
-        position = {class_id: i for i, class_id in enumerate(params.class_ids)}
-        found = figures.evaluation
-        places = [np.array([position.get(one, -1) for one in row]) for row in (found.class_ids, *found.decisions)]
-        test = test_of(places[0], places[1:], params.class_names)
-    measures = Measures(
-        file_size=Pair(*figures.file_sizes),
-        latency=Pair(*(figures.latency.seconds if figures.latency is not None else (None, None))),
-        latency_batch=figures.batch[0],
-        test=test,
-    )
-    command = shlex.join(["dlprune", *sys.argv[1:]])
-    data = scored_data(state.pruning, 1)
-    report = gather(data, *classifiers, measures, name=job.work.file.name, command=command)
-    if job.report is not None:
-        write_report(report, job.report)
-        output.note(f"Report: {job.report}")
-    if job.plots is not None:
-        for path in write_plots(report, job.plots):
-            output.note(f"Figure: {path}")
 
 
 def advise(job: PruningJob, figures: Figures, output: Output) -> None:

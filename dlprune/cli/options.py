@@ -401,6 +401,11 @@ class ReportOptions:
         ),
     ] = None
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything is to be written."""
+        return self.report is not None or self.plots is not None
+
 
 @dataclass(frozen=True)
 class OutputOptions:

@@ -10,8 +10,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+import dlprune as ha
 from dlprune.classifier import Classifier
 from dlprune.imagefiles import stratified_part
+from dlprune.pruning import scored_data
 from dlprune.training.data import Subset
 from dlprune.training.finetune import Progress as Step
 from dlprune.training.rounds import Round, Rounds, is_state, run_rounds
@@ -21,6 +23,7 @@ from .figures import layers_table
 from .job import NAMES, PruningJob, advise, compare, entries, tell_figures
 from .options import TrainingOptions
 from .output import Output, percent
+from .reporting import accuracy_on, write_reports
 from .training import plan_of, prepared, require_classes
 
 #: Share of the images that decide which epoch of a training is kept.
@@ -64,10 +67,15 @@ def run_tuned(job: PruningJob, tuning: Tuning, output: Output) -> None:
         pruned, rounds = _rounds(classifier, task, training, validation, folder, job, output)
     pruned.write(str(job.out))
     _remove(folder)
-    _, figures = compare(job, output)
+    classifiers, figures = compare(job, output)
     work.tell_skipped(output)
     last, images = rounds[-1], len(work.indices)
     results = {"pruned_kernel_num": last.pruned_kernel_num, "pruned_percentage": last.pruned_percentage}
+    if job.report.is_wanted:
+        fresh = scored_data(ha.create_dl_pruning(work.model, job.mode, ha.from_python_dict(dict(job.settings))), 1)
+        curve = [(one.pruned_percentage, one.accuracy) for one in rounds[:-1] if one.accuracy is not None]
+        told = [_entry(one, images) for one in rounds]
+        write_reports(job.report, work, fresh, classifiers, figures, curve, output, told)
     layers_table(output, figures, NAMES)
     columns = ["round", " kernels removed", " percentage", " epochs", " accuracy in training", " accuracy judging"]
     output.table("Rounds", columns, [_row(one) for one in rounds])
@@ -116,6 +124,7 @@ def _rounds(
             folder=folder,
             resume=job.resume is not None,
             report=report,
+            judge=(lambda pruned: accuracy_on(job.work, pruned)) if job.report.is_wanted else lambda _pruned: None,
         )
 
 
@@ -125,6 +134,20 @@ def _remove(folder: Path) -> None:
         path.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
+
+
+def _entry(one: Round, images: int) -> dict[str, Any]:
+    """Return a round for the report."""
+    training = one.training
+    judged: list[float] = training.get("validation_accuracy", [])
+    return {
+        "kernel_num": one.pruned_kernel_num,
+        "target_reached": one.pruned_percentage,
+        "epochs": training["epochs"],
+        "train_accuracy": 100 * training["train_accuracy"][-1] if training["train_accuracy"] else "–",
+        "validation_accuracy": 100 * judged[training["best_epoch"]] if judged else "–",
+        "images": images,
+    }
 
 
 def _row(one: Round) -> tuple[Any, ...]:

@@ -174,15 +174,18 @@ def line(
     points: Sequence[tuple[float, float]],
     labels: tuple[str, str],
     limits: tuple[float, float] = (-math.inf, math.inf),
+    least: float = 0.0,
 ) -> str:
     """Return measured points joined by a line; values are in the points' hover text as well.
 
-    `labels` are those of x and y; the y axis ends within `limits`.
+    `labels` are those of x and y; the y axis ends within `limits` and is at least `least` long, so that a trifle does
+    not look like a fall.
     """
     xs, ys = [x for x, _ in points], [y for _, y in points]
     left, right = min(xs), max(xs)
     pad = 0.1 * (max(ys) - min(ys)) or max(abs(max(ys)) * 0.05, 1e-9)
-    low, high, wide = max(min(ys) - pad, limits[0]), min(max(ys) + pad, limits[1]), (right - left) or 1.0
+    high = min(max(ys) + pad, limits[1])
+    low, wide = max(min(min(ys) - pad, high - least), limits[0]), (right - left) or 1.0
 
     def place(x: float, y: float) -> tuple[float, float]:
         return _across((x - left) / wide), _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (y - low) / (high - low)

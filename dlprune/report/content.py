@@ -102,8 +102,8 @@ class Report:
         measures: see Measures.
         settings: parameters of set_dl_pruning_param.
         results: results of get_dl_pruning_param.
-        history: one entry per step, see prune_dl_model.
-        curve: measured points (percentage, accuracy 0…1), may be empty.
+        history: one entry per step, see prune_dl_model; or per round of removal and training.
+        curve: measured points (percent of the removable kernels that left, accuracy 0…1), may be empty.
         command: what repeats it.
     """
 
@@ -144,14 +144,17 @@ def gather(
     name: str = "",
     curve: Sequence[tuple[float, float]] = (),
     command: str = "",
+    rounds: Sequence[Mapping[str, Any]] = (),
 ) -> Report:
     """Return the report on a removal.
 
+    With `rounds` of removal and training, one entry each, of which the last one tells 'kernel_num', the data serve for
+    the structure and the parameters alone: scores of each round are those of another network.
     Raises HOperatorError 7980 if nothing has been removed yet, or if the three do not belong together.
     """
     require_fit(classifier, data)
     with data.lock:
-        if data.removed is None:
+        if data.removed is None and not rounds:
             raise HOperatorError(
                 H_ERR_DL_PRUNING_WRONG_DATA,
                 "Nothing has been removed with this pruning data yet; call gen_dl_pruned_model first, then report.",
@@ -159,10 +162,16 @@ def gather(
         infos = data.layer_info()
         settings = {one: getattr(data.settings, one) for one in vars(data.settings)}
         results = {one: data.get(one)[0] for one in _RESULTS}
-        history = tuple(dict(step) for step in data.history)
+        history: tuple[Mapping[str, Any], ...] = tuple(dict(step) for step in data.history)
     before, after = cost_of(classifier), cost_of(pruned)
     costs = {layer.name: layer for layer in before.layers}, {layer.name: layer for layer in after.layers}
-    _require_match(infos, costs[1])
+    if rounds:
+        gone = rounds[-1]["kernel_num"]
+        results |= {"pruned_kernel_num": gone, "scored_image_num": rounds[-1]["images"]}
+        results["pruned_percentage"] = 100.0 * gone / max(data.prunable_kernel_num, 1)
+        history = tuple(rounds)
+    else:
+        _require_match(infos, costs[1])
     groups = _groups(classifier, infos)
     return Report(
         name=name,
@@ -236,6 +245,7 @@ def _layer(
     number: int, info: Mapping[str, Any], costs: tuple[LayerCost | None, LayerCost], group: tuple[str, bool]
 ) -> LayerReport:
     gone = set(info["pruned_kernel_ids"])
+    removed = info["kernel_num"] - costs[1].kernels
     # A layer that was excluded after the removal has both a reason and kernels that left.
     free = [i for i, unit in enumerate(info["unit_ids"]) if i in gone or (unit != FIXED and not info["reason"])]
     scores = info["kernel_scores"]
@@ -246,8 +256,8 @@ def _layer(
         operator=last.op_type,
         group=group[0],
         coupled=group[1],
-        kept=len(free) - len(gone),
-        removed=len(gone),
+        kept=len(free) - removed,
+        removed=removed,
         fixed=info["kernel_num"] - len(free),
         reason=info["reason"],
         parameters=Pair(None if first is None else first.parameters, last.parameters),

@@ -44,7 +44,8 @@ def write_dl_pruning_report(
     Parameters: `dlpruning_handle` (type 'dl_pruning', after gen_dl_pruned_model), `dlmodel_handle` (the original),
     `dlmodel_handle_pruned` (what the last gen_dl_pruned_model returned, also if written and read again), `file_name`
     (str, ends in .html), `samples` (sample dicts, best others than were scored, to measure the accuracy on; with
-    'image_label_id' in all or in none of them), `curve` (measured points (percentage 0…100, accuracy 0…1) to draw),
+    'image_label_id' in all or in none of them), `curve` (measured points to draw: percent of the
+    removable kernels that left, 0…100, and accuracy, 0…1),
     `latency_runs` (int ≥ 0: time so many runs of each model; 0: do not), `name` (title of the page), `command` (what
     repeats the work; if empty the page shows the operators with all their parameters).
     Raises HOperatorError 3142 (name without .html, missing folder, no permission), 7980 (handles that do not belong

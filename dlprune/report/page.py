@@ -9,11 +9,13 @@ import numpy as np
 
 from . import charts
 from .content import LayerReport, Pair, Report, Test
-from .style import SCRIPT, STYLE
+from .style import ACCURACY_SPAN, SCRIPT, STYLE
 
 #: More classes are no readable matrix: then the most frequent mistakes are listed.
 _MATRIX_CLASSES = 24
 _MISTAKES = 20
+#: A run that takes less of the time than this is a gain.
+_FASTER = 0.97
 #: The page lets no browser fetch anything.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _LEGEND = (
@@ -69,6 +71,12 @@ def _head(report: Report, title: str) -> str:
         text += f" So were {results['pruned_feature_num']:,} features of dense layers."
     if test is not None:
         text += f" Both models decide alike on {100 * test.agreement:.2f} % of the test images."
+    time = measures.latency
+    if time.before and time.after and time.after > _FASTER * time.before and report.macs.after != report.macs.before:
+        text += (
+            " The pruned model is no faster where this was measured: processors compute channels in blocks. "
+            "'kernel_multiple' 'auto' (--multiple auto) leaves numbers that suit them."
+        )
     return f'<header><h1>{escape(title)}</h1><p>{text}</p></header><div class="cards">{"".join(cards)}</div>'
 
 
@@ -101,8 +109,9 @@ def _network(layers: Sequence[LayerReport]) -> str:
     colours = charts.group_colours(layers)
     text = "Arcs join convolutions whose kernels leave together; the filled part of a box is what was removed."
     return (
-        f'<h2>Coupled groups</h2><p class="dim">{text} Grey boxes cannot lose kernels; numbers as in the table below.'
-        f'</p><div class="scroll">{charts.network(layers, colours)}</div>'
+        f'<h2>Coupled groups</h2><p class="dim">{text} Boxes filled with grey cannot lose kernels; '
+        f"numbers as in the table below.</p>"
+        f'<div class="scroll">{charts.network(layers, colours)}</div>'
     )
 
 
@@ -123,12 +132,31 @@ def _scores(layers: Sequence[LayerReport]) -> str:
     )
 
 
+_STEP_HEADS = {
+    "kernel_num": "kernels gone",
+    "feature_num": "features gone",
+    "target_reached": "target reached",
+    "least_squares": "least squares",
+    "bias": "bias",
+    "seconds": "seconds",
+    "kept": "kept",
+    "epochs": "epochs trained",
+    "train_accuracy": "accuracy in training, %",
+    "validation_accuracy": "accuracy that decided, %",
+}
+_STEP_NOTES = {
+    "step": "“Least squares” and “bias” count the layers that were refitted so in that step.",
+    "round": "Each round scores, removes kernels, refits and trains. The epoch is kept that decides best on "
+    "images that are not trained with.",
+}
+
+
 def _history(report: Report) -> str:
     steps = report.history
     if not steps:
         return ""
-    heads = ("step", "kernels gone", "features gone", "target reached", "least squares", "bias", "seconds", "kept")
-    keys = ("kernel_num", "feature_num", "target_reached", "least_squares", "bias", "seconds", "kept")
+    keys = [key for key in _STEP_HEADS if key in steps[0]]
+    word = "round" if "epochs" in keys else "step"
     rows = "".join(
         f'<tr><td class="num">{i}</td>'
         + "".join(f'<td class="num">{escape(_cell(step.get(key)))}</td>' for key in keys)
@@ -136,13 +164,12 @@ def _history(report: Report) -> str:
         for i, step in enumerate(steps, 1)
     )
     points = [(0.0, 0.0), *((float(i), float(step["kernel_num"])) for i, step in enumerate(steps, 1))]
-    labels = ("step", "kernels gone")
-    drawn = charts.line("history", "Kernels gone after each step", points, labels, (0.0, points[-1][1] or 1.0))
+    labels = (word, "kernels gone")
+    drawn = charts.line("history", f"Kernels gone after each {word}", points, labels, (0.0, points[-1][1] or 1.0))
     return (
-        f'<h2>Steps</h2>{drawn}<div class="scroll"><table id="steps"><thead><tr>'
-        + "".join(f'<th class="num">{head}</th>' for head in heads)
-        + f'</tr></thead><tbody>{rows}</tbody></table></div><p class="dim">“Least squares” and “bias” count the layers '
-        "that were refitted so in that step.</p>"
+        f'<h2>{word.capitalize()}s</h2>{drawn}<div class="scroll"><table id="steps"><thead><tr>'
+        + "".join(f'<th class="num">{head}</th>' for head in (word, *(_STEP_HEADS[key] for key in keys)))
+        + f'</tr></thead><tbody>{rows}</tbody></table></div><p class="dim">{_STEP_NOTES[word]}</p>'
     )
 
 
@@ -151,7 +178,12 @@ def _curve(report: Report) -> str:
         return ""
     points = [(x, 100 * y) for x, y in report.curve]
     drawn = charts.line(
-        "curve", "Accuracy against percentage", points, ("percent of the target removed", "accuracy in %"), (0.0, 100.0)
+        "curve",
+        "Accuracy against percentage",
+        points,
+        ("percent of the removable kernels removed", "accuracy in %"),
+        (0.0, 100.0),
+        ACCURACY_SPAN,
     )
     return f"<h2>Accuracy against percentage</h2>{drawn}"
 

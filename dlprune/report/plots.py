@@ -12,15 +12,15 @@ import numpy as np
 
 from .. import files
 from ..errors import H_ERR_FILE_WR, HError, HOperatorError
+from .charts import ScoreAxis
 from .content import Report
-from .style import FIXED_COLOUR, KEPT, REMOVED
+from .style import ACCURACY_SPAN, FIXED_COLOUR, KEPT, REMOVED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _DPI = 150
-_BINS = 36
 _CLASSES = 24
 #: From this share on a cell is so dark that its number is white.
 _DARK = 0.5
@@ -108,7 +108,13 @@ def _scores(report: Report) -> Figure:
     pairs = [pair for layer in report.layers for pair in zip(layer.scores, layer.gone, strict=True)]
     figure, (axes,) = new_figure(7, 3.5)
     parts = [[score for score, gone in pairs if gone is which] for which in (False, True)]
-    axes.hist(parts, bins=_BINS, stacked=True, color=[KEPT, REMOVED], label=["kept", "removed"])
+    axis = ScoreAxis([score for score, _ in pairs])
+    if axis.is_log:
+        axes.set_xscale("log")
+    # As on the page: on a scale of decades what is below it, zeros above all, is in the first bin.
+    edges = 10.0**axis.edges if axis.is_log else axis.edges
+    parts = [np.clip(part, edges[0], edges[-1]).tolist() for part in parts]
+    axes.hist(parts, bins=edges.tolist(), stacked=True, color=[KEPT, REMOVED], label=["kept", "removed"])
     axes.set_xlabel("score")
     axes.set_ylabel("kernels")
     axes.legend()
@@ -127,8 +133,10 @@ def _steps(report: Report) -> Figure:
 def _accuracy(report: Report) -> Figure:
     figure, (axes,) = new_figure(7, 3.5)
     axes.plot([x for x, _ in report.curve], [100 * y for _, y in report.curve], color=KEPT, marker="o")
-    axes.set_xlabel("percent of the target removed")
+    axes.set_xlabel("percent of the removable kernels removed")
     axes.set_ylabel("accuracy in %")
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, high - ACCURACY_SPAN), high)
     axes.grid(alpha=0.3)
     return figure
 

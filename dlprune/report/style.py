@@ -6,6 +6,8 @@ from typing import Final
 
 #: Okabe and Ito's colours but black and yellow, which are hard to see on white or taken by the text.
 PALETTE: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+#: An axis of accuracies is at least so many points long.
+ACCURACY_SPAN: Final = 2.0
 KEPT, REMOVED, FIXED_COLOUR = "#0072B2", "#E69F00", "#BBBBBB"
 
 STYLE: Final = """
@@ -50,7 +52,7 @@ pre{background:var(--soft);border:1px solid var(--line);border-radius:6px;paddin
  svg text{font-size:18px}#network text{font-size:12px}
  .layer .name{grid-column:1/3}.layer .bar,.layer .strip{grid-column:1}.cards{grid-template-columns:1fr 1fr}}
 @media print{html{font-size:11px}body{max-width:none;padding:0;font-size:11px}
- .scroll{overflow:visible}#network{max-width:100%}h2{break-after:avoid}tr{break-inside:avoid}
+ .scroll{overflow:visible}#network{max-width:100%}h2,h3,p.dim,.legend{break-after:avoid}tr,svg{break-inside:avoid}
  table{font-size:8.5px}th,td{padding:.15rem .3rem}th{white-space:normal}td.why,td.long{min-width:5rem}}
 """
 

@@ -56,12 +56,20 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Round:
-    """What a round came to: kernels that have left so far, the percentage that this is, and the training."""
+    """What a round came to.
+
+    Attributes:
+        number: from 1 on.
+        pruned_kernel_num, pruned_percentage: what has left so far.
+        training: see finetune_dl_model.
+        accuracy: on images that nothing else depends on, 0…1; None where nobody asked.
+    """
 
     number: int
     pruned_kernel_num: int
     pruned_percentage: float
     training: Mapping[str, Any]
+    accuracy: float | None = None
 
     def entry(self) -> dict[str, Any]:
         """Return it as a plain dictionary."""
@@ -82,6 +90,7 @@ def run_rounds(
     folder: Path | None = None,
     resume: bool = False,
     report: Report = lambda _round, _what, _done: None,
+    judge: Callable[[Classifier], float | None] = lambda _classifier: None,
 ) -> tuple[Classifier, list[Round]]:
     """Prune a classifier in rounds and train it after each; the original is not changed.
 
@@ -93,11 +102,12 @@ def run_rounds(
         folder: where the state is kept; made if need be.
         resume: go on from what is in the folder.
         report: called as things go on.
+        judge: returns the accuracy that is noted of each round.
 
     Raises:
         HOperatorError: as the pruning operators and finetune; 7914 if the folder holds the state of other work.
     """
-    return _Run(original, task, training, validation, folder, report).go(resume)
+    return _Run(original, task, training, validation, folder, report, judge).go(resume)
 
 
 def is_state(folder: Path) -> bool:
@@ -114,10 +124,11 @@ class _Run:
         validation: LabelledData | None,
         folder: Path | None,
         report: Report,
+        judge: Callable[[Classifier], float | None],
     ) -> None:
         self._original, self._task = original, task
         self._training, self._validation = training, validation
-        self._folder, self._report = folder, report
+        self._folder, self._report, self._judge = folder, report, judge
         target = task.settings.get("target", "kernels")
         if task.rounds > 1 and target not in ("kernels", ["kernels"], ("kernels",)):
             raise _bad("target", "several rounds are only possible for a share of the kernels ('kernels')")
@@ -150,7 +161,7 @@ class _Run:
                 pruned.params.meta_data.pop(_REMOVED)
         found = self._train(pruned, number)
         percentage = 100.0 * removed / max(self._total, 1)
-        self._done.append(Round(number, removed, percentage, found.entries()))
+        self._done.append(Round(number, removed, percentage, found.entries(), self._judge(pruned)))
         tuned_file = self._file(number, "tuned.onnx")
         if tuned_file is not None:
             pruned.write(str(tuned_file))

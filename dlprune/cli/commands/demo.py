@@ -68,8 +68,7 @@ def demo(
         settings={"percentage": percentage, "target": target, **pruning_options.settings()},
         out=out,
         runs=runs,
-        report=report_options.report,
-        plots=report_options.plots,
+        report=report_options,
     )
     output = Output(output_options)
     if finetune_epochs:

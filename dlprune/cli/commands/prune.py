@@ -64,8 +64,6 @@ def prune(
 
         dlprune prune model.onnx --images train.npz -p 60 -o smaller.onnx --steps 3 --finetune-epochs 4 --distill
     """
-    import typer
-
     from ..job import PruningJob, run
     from ..output import Output
     from ..reporting import require_report_places
@@ -75,8 +73,6 @@ def prune(
     require_place(out, "--out", model)
     require_report_places(report_options, images, split_options.test_images, resume, model, out)
     require_state(resume)
-    if (finetune_epochs or steps > 1) and (report_options.report or report_options.plots):
-        raise typer.BadParameter("A report shows one removal without training.", param_hint="--report, --plots")
     output = Output(output_options)
     work = open_work("dlprune prune", model, images, model_options, image_options, split_options, batch_size, output)
     job = PruningJob(
@@ -87,8 +83,7 @@ def prune(
         state_file=resume or out.with_name(out.name + ".state"),
         resume=resume,
         runs=runs,
-        report=report_options.report,
-        plots=report_options.plots,
+        report=report_options,
     )
     if finetune_epochs or steps > 1:
         run_tuned(job, Tuning(finetune_epochs, steps, distill, training_options, split_options.seed), output)
