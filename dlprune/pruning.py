@@ -179,12 +179,13 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     'selection' ('reconstruction': score times root of the error that remains after the refit; 'score': the score
     alone; 'auto', default: 'reconstruction' unless compensation is 'none' or the mode's scores are no changes of the
     loss, i.e. is one of 'gram_greedy', 'l1', 'l2', 'bn_scale', 'random');
-    'step_percentage' (number in (0, 100], default 10: with compensation, so many percent of the removable kernels go
-    at a time, and what is left is scored again); 'calibration_image_num' (integer ≥ 1, default 256: images that the
-    handle remembers for this, in single precision, those with the smallest content hashes); 'batchnorm' ('keep',
-    default; 'reestimate': a BatchNormalization behind a refitted layer gets the mean and the variance that it sees on
-    the remembered images); 'distillation_steps' (integer ≥ 0, default 0: so many Adam steps at the end, without labels,
-    on one scale and one bias per output channel, towards the original's logits on the remembered images);
+    'step_percentage' (number in (0, 100], default 10: with compensation, so many percent of the removable kernels that
+    are left go at a time, a fifth of the first step at least, and what stays is scored again); 'calibration_image_num'
+    (integer ≥ 1, default 256: images that the handle remembers for this, in single precision, those with the smallest
+    content hashes); 'batchnorm' ('keep', default; 'reestimate': a BatchNormalization behind a refitted layer gets the
+    mean and the variance that it sees on the remembered images); 'distillation_steps' (integer ≥ 0, default 0: so many
+    Adam steps at the end, without labels, on one scale and one bias per output channel, towards the original's logits
+    on the remembered images);
     'seed' (integer ≥ 0, default 0: for mode 'random').
     Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode), 7980
     (mode, after the first batch), 2404/2454 (handle); HTupleConversionError (bool, None).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -39,6 +38,8 @@ _BATCH = 16
 _TRIES = 6
 #: Where time is measured, so many steps more may follow to come closer to what was asked.
 _MORE_STEPS = 3
+#: The last steps take less and less, but this share of the first one at least.
+_LEAST_STRIDE = 1 / 5
 #: A search for the most that can leave ends at this share of a step.
 _FINEST = 1 / 8
 
@@ -49,7 +50,7 @@ class Plan:
 
     Attributes:
         percentage: share of the target that is to leave; for 'accuracy_drop' the points that may be lost.
-        step: share of the target per step, in percent.
+        step: share of what is left of the target that leaves in a step, in percent.
         target: one of TARGETS.
         dense: whether features of dense layers may leave too.
         limits: what holds besides; its cap is ignored.
@@ -150,6 +151,18 @@ class _Walk:
     history: list[Step] = field(default_factory=list)
 
 
+def way(percentage: float, step: float) -> list[float]:
+    """Return what has left after each step, up to `percentage`; a step takes `step` percent of what is left by then."""
+    positions = [0.0]
+    while positions[-1] < percentage - 1e-9:
+        positions.append(positions[-1] + _stride(positions[-1], step))
+    return [percentage * position / positions[-1] for position in positions[1:]] or [percentage]
+
+
+def _stride(position: float, step: float) -> float:
+    return step * max(1 - position / 100, _LEAST_STRIDE)
+
+
 class Stepper:
     """Prunes one classifier on its calibration images.
 
@@ -230,10 +243,9 @@ class Stepper:
     def _walk(self, walk: _Walk, state: _State) -> _State:
         """Go step by step to what was asked."""
         plan = walk.plan
-        steps = 1 if plan.is_plain else max(math.ceil(plan.percentage / plan.step - 1e-9), 1)
-        is_measured = walk.target.slack > 1
-        for step in range(steps + (_MORE_STEPS if is_measured else 0)):
-            limit = plan.percentage * min((step + 1) / steps, 1.0)
+        limits = [plan.percentage] if plan.is_plain else way(plan.percentage, plan.step)
+        steps, is_measured = len(limits), walk.target.slack > 1
+        for step, limit in enumerate([*limits, *([plan.percentage] * _MORE_STEPS if is_measured else [])]):
             if step >= steps and limit - state.reached < walk.target.slack:
                 break
             last = step == steps - 1 and not is_measured
@@ -251,7 +263,7 @@ class Stepper:
         position, step = 0.0, 50.0 if plan.is_plain else plan.step
         finest = step * (1 / 64 if plan.is_plain else _FINEST)
         while position < 100 and step >= finest:
-            limit = min(position + step, 100.0)
+            limit = min(position + (step if plan.is_plain else _stride(position, step)), 100.0)
             report = self._part(position / 100, (limit - position) / 100)
             # Plain removal does not depend on the way: all choices are made from the original.
             found = self._advance(walk, start if plan.is_plain else state, limit, report)

@@ -21,6 +21,7 @@ from dlprune.model import unwrap_model
 from dlprune.pruning import add_images
 from dlprune.pruningdata import PruningData
 from dlprune.selection import FixedHarm, Limits, Room, choose
+from dlprune.steps import way
 from dlprune.timing import LayerTimes, block_width
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\nnet '
@@ -78,6 +79,17 @@ def value(pruning: ha.HHandle, name: str) -> float:
 @pytest.fixture(scope="module")
 def model() -> ha.HHandle:
     return net()
+
+
+@pytest.mark.parametrize("percentage", [0, 3, 10, 30, 70, 100])
+@pytest.mark.parametrize("step", [0.5, 10, 100])
+def test_steps_shrink_with_what_is_left_and_end_where_they_should(percentage, step):
+    limits = np.array([0.0, *way(percentage, step)])
+    assert limits[-1] == pytest.approx(percentage)
+    strides = np.diff(limits)
+    assert (np.diff(strides) < 1e-9).all()
+    assert (strides < step * np.maximum(1 - limits[:-1] / 100, 0.2) + 1e-9).all()
+    assert len(strides) == 1 or strides.min() > step / 10
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ class PruningOptions:
             metavar="PERCENT",
             min=0.01,
             max=100,
-            help="With compensation: remove so much at a time, then score again.",
+            help="With compensation: remove so much of what is left at a time, then score again.",
         ),
     ] = 10
     calibration_image_num: Annotated[
