@@ -48,7 +48,7 @@ def test_one_call_does_what_the_operators_do() -> None:
     np.testing.assert_allclose(confidences[0], confidences[1], atol=1e-4)
     assert [step["kernel_num"] for step in history] == sorted(step["kernel_num"] for step in history)
     assert history[-1]["kernel_num"] == ha.get_dl_pruning_param_s(pruning, "pruned_kernel_num")
-    assert len(history) == 7  # of ten percent each of what is left: 0.9 ** 7 < 0.5
+    assert 5 < len(history) <= 7  # of ten percent each of what is left, where that is a kernel at least
     assert all(step["seconds"] > 0 and step["kept"] for step in history)
     assert history[-1]["least_squares"] + history[-1]["bias"] == 2
 
