@@ -22,6 +22,7 @@ from dlprune.gradients import Writer, differentiate
 from dlprune.gradients.blocked import spatial_sum
 from dlprune.gradients.reverse import Edge
 from dlprune.gradients.writer import UnknownShapeError, shape_of
+from dlprune.idioms import factored, join, part
 from dlprune.lift import lift
 from dlprune.logits import before_softmax, keep_output
 from dlprune.simplify import simplify
@@ -197,6 +198,7 @@ class _Assembly:
         seed, loss = self._given(classes) if self._upstream else self._cross_entropy(logits, classes)
         if shape != (self._batch, classes):
             seed = self._writer.reshape(seed, shape)
+        join(self._writer)
         gradients = differentiate(self._writer, {value: seed}, (), [edge for _, edge, _ in edges], opset=self._opset)
         terms = {
             index: self._term(edge, gradients.edges[edge], axis)
@@ -207,6 +209,7 @@ class _Assembly:
         self._output("loss", loss, (self._batch,))
         for index, term in terms.items():
             self._output(f"term{index}", term, None)
+        part(self._graph)
         return list(terms)
 
     def _input(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
@@ -246,8 +249,13 @@ class _Assembly:
         channels = shape[axis]
         if self._batch > 1 and (axis == 0 or shape[0] % self._batch):
             raise ScoreGraphError(f"tensor '{activation.name}' of shape {shape} does not begin with the samples")
-        product = self._writer.op("Mul", activation, partial)
         others = [a for a in range(len(shape)) if a not in (0, axis)] if axis else list(range(1, len(shape)))
+        factors = factored(activation)
+        if others == [2, 3] and axis == 1 and factors is not None:
+            # The gradient of the factor holds the same sum: nothing but a product of [N, C] is left to do.
+            product = spatial_sum(self._writer, self._writer.op("Mul", partial, factors[0]), shape)
+            return self._writer.reshape(self._writer.op("Mul", product, factors[1]), shape[:2])
+        product = self._writer.op("Mul", activation, partial)
         if others == [2, 3] and axis == 1:
             product = self._writer.reshape(spatial_sum(self._writer, product, shape), shape[:2])
         elif others:

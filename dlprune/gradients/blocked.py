@@ -62,11 +62,38 @@ def between(writer: Writer, value: ir.Value, shape: Sequence[int], low: float, h
     return _number(writer, inside)
 
 
+def enter(writer: Writer, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """Return a map unchanged, but on blocks: one plain operand makes all that follows it plain."""
+    return affine(writer, value, shape, 1.0) if len(shape) == 4 else value
+
+
+def enlarge(writer: Writer, value: ir.Value, shape: Sequence[int], factors: Sequence[int]) -> ir.Value:
+    """Repeat every pixel of a map on blocks: [N, C, H, W] becomes [N, C, f·H, g·W]; `shape` is the new one."""
+    scales = np.array([1, 1, *factors], np.float32)
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return writer.op("Resize", value, None, scales, shape=shape, **attributes)
+
+
+def spread(writer: Writer, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """Repeat [N, C, 1, 1] over space."""
+    return enlarge(writer, enter(writer, value, (*shape[:2], 1, 1)), shape, shape[2:])
+
+
 def spatial_sum(writer: Writer, value: ir.Value, shape: Sequence[int]) -> ir.Value:
     """Sum a map [N, C, H, W] over space: [N, C, 1, 1]."""
-    size = math.prod(shape[2:])
-    pooled = writer.op("GlobalAveragePool", value) if size > 1 else value
-    return writer.op("Mul", pooled, float(size)) if size > 1 else pooled
+    return block_sum(writer, value, shape, shape[2:])
+
+
+def block_sum(writer: Writer, value: ir.Value, shape: Sequence[int], factors: Sequence[int]) -> ir.Value:
+    """Sum a map [N, C, f·H, g·W] over blocks of f × g pixels: [N, C, H, W]; what `enlarge` does, backwards."""
+    size = math.prod(factors)
+    if size == 1:
+        return value
+    if tuple(factors) == tuple(shape[2:]):
+        return writer.op("Mul", writer.op("GlobalAveragePool", value), float(size))
+    pooled = writer.op("AveragePool", value, kernel_shape=list(factors), strides=list(factors))
+    small = (*shape[:2], shape[2] // factors[0], shape[3] // factors[1])
+    return affine(writer, pooled, small, float(size))
 
 
 def _number(writer: Writer, condition: ir.Value) -> ir.Value:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from dlprune.gradients import blocked
 from dlprune.gradients.axis import dilate_axis
 from dlprune.gradients.kernel import correlation, swapped
 from dlprune.gradients.rule import GradientError, Partials, Site, gradient
@@ -56,7 +57,7 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
         return n.op("Conv", value, kernels, shape=n.shape(0), group=group, dilations=dilations, pads=pads)
     restored = [s + b - c for s, c, b, _ in zip(*_lists(window), strict=True)]
     end_pads = [max(0, -v) for v in restored]
-    return n.op(
+    plain = n.op(
         "ConvTranspose",
         n.dy,
         n.input(1),
@@ -66,6 +67,7 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
         pads=[*window.begin, *end_pads],
         output_padding=[max(0, v) for v in restored],
     )
+    return blocked.enter(n.writer, plain, n.shape(0))
 
 
 def _worth_spreading(n: Site, window: Window, group: int) -> bool:

@@ -254,11 +254,10 @@ def gelu(n: Site) -> Partials:
 
 @gradient("Swish")
 def swish(n: Site) -> Partials:
-    """Y = x·σ(αx): slope σ + α·y·(1 − σ)."""
+    """Y = x·σ(αx): slope σ·(1 + αx − αy)."""
     alpha = n.attr_float("alpha", 1.0)
-    s = n.op("Sigmoid", n.x if alpha == 1.0 else n.op("Mul", n.x, alpha))
-    rest = n.op("Mul", n.op("Mul", n.y, alpha), n.op("Sub", 1.0, s))
-    return n.times(n.op("Add", s, rest))
+    scaled = n.x if alpha == 1.0 else n.affine(n.x, alpha)
+    return n.times(n.op("Mul", n.op("Sigmoid", scaled), n.op("Add", n.affine(n.y, -alpha, 1.0), scaled)))
 
 
 @gradient("Mish")

@@ -3,8 +3,8 @@
 The gradient of such a convolution would be a map four times as large as dy, in many channels, from a slow
 ConvTranspose. But what comes before it works on every pixel alone: activations, and the 1×1 convolution that made the
 channels. So the map is never put together: each of its s × s phases (the pixels at one offset modulo the stride) is a
-small stride-1 convolution of dy, goes through activations and 1×1 convolution by itself, and only behind that, where
-channels are few, are the phases interleaved. Inverted residuals are built this way.
+small stride-1 convolution of dy, is multiplied by the slope of the activations, goes through the 1×1 convolution, and
+only behind that, where channels are few, are the phases interleaved. Inverted residuals are built this way.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from dlprune.gradients import blocked
 from dlprune.gradients.rule import Site, find_rule
 from dlprune.gradients.window import Window, place, window_of
-from dlprune.gradients.writer import Writer, array_of, shape_of
+from dlprune.gradients.writer import Operand, array_of, shape_of
 
 #: Operators that work on every pixel alone.
 _POINTWISE = frozenset(
@@ -127,27 +128,70 @@ def through(site: Site, region: Region) -> ir.Value:
     """
     window = window_of(site, site.shape(1)[2:], site.shape(0)[2:], site.out_shape()[2:])
     step = window.strides[0]
-    planes = [_one_phase(site, region, window, (row, column)) for row in range(step) for column in range(step)]
-    return site.op("DepthToSpace", site.op("Concat", *planes, axis=1), blocksize=step)
+    slope = _slope(site, region)
+    planes = [_one_phase(site, region, window, (row, column), slope) for row in range(step) for column in range(step)]
+    joined = site.op("DepthToSpace", site.op("Concat", *planes, axis=1), blocksize=step)
+    return blocked.enter(site.writer, joined, shape_of(_first_input(region.expansion)))
 
 
-def _one_phase(site: Site, region: Region, window: Window, offset: tuple[int, int]) -> ir.Value:
-    start = site.node.inputs[0]
-    assert start is not None  # `region_above` has looked at it
-    pending = {start: [_phase_gradient(site, window, offset)]}
-    for node in region.nodes:
-        first, *rest = pending.pop(node.outputs[0])
-        for partial in rest:
-            first = site.op("Add", first, partial)
-        wanted = frozenset(i for i, v in enumerate(node.inputs) if v is not None and array_of(v) is None)
-        phase = _PhaseSite(node, site.writer, first, wanted, site.opset, window, offset)
-        found = find_rule(node)(phase)
+def _first_input(node: ir.Node) -> ir.Value:
+    value = node.inputs[0]
+    assert value is not None  # `region_above` has looked at it
+    return value
+
+
+def _slope(site: Site, region: Region) -> ir.Value | None:
+    """Return how what the depthwise convolution reads grows with what the expansion gives, a map; None for 1."""
+    pending: dict[ir.Value, list[ir.Value]] = {_first_input(site.node): []}
+    for node in region.nodes[:-1]:
+        above = _SlopeSite(node, site.writer, [_added(site, pending.pop(node.outputs[0]))], _depends(node), site.opset)
+        found = find_rule(node)(above)
         for index, partial in ({0: found} if isinstance(found, ir.Value) else found).items():
             value = node.inputs[index]
-            if index in wanted and value is not None:
+            if value is not None and above.wants(index):
                 pending.setdefault(value, []).append(partial)
-    (values,) = pending.values()
-    return values[0]
+    (slopes,) = pending.values()
+    return _added(site, slopes)
+
+
+def _depends(node: ir.Node) -> frozenset[int]:
+    return frozenset(i for i, value in enumerate(node.inputs) if value is not None and array_of(value) is None)
+
+
+def _added(site: Site, partials: list[ir.Value]) -> ir.Value | None:
+    total: ir.Value | None = None
+    for partial in partials:
+        total = partial if total is None else site.op("Add", total, partial)
+    return total
+
+
+class _SlopeSite(Site):
+    """A node of the region whose incoming gradient, where it is missing, is 1 everywhere."""
+
+    @property
+    def dy(self) -> ir.Value:
+        return self.affine(self.y, 0.0, 1.0) if self.dys[0] is None else self.dys[0]
+
+    def times(self, factor: Operand) -> ir.Value:
+        is_map = isinstance(factor, ir.Value) and array_of(factor) is None
+        return factor if self.dys[0] is None and is_map and isinstance(factor, ir.Value) else super().times(factor)
+
+
+def _one_phase(site: Site, region: Region, window: Window, offset: tuple[int, int], slope: ir.Value | None) -> ir.Value:
+    value = _phase_gradient(site, window, offset)
+    if slope is not None:
+        value = site.op("Mul", value, _pick(site, slope, window, offset))
+    kernels = array_of(region.expansion.inputs[1])
+    assert kernels is not None
+    return site.op("Conv", value, np.ascontiguousarray(kernels.swapaxes(0, 1)))
+
+
+def _pick(site: Site, value: ir.Value, window: Window, offset: tuple[int, int]) -> ir.Value:
+    """Return the pixels of a map at one offset: a depthwise convolution that takes one pixel of each block."""
+    channels = site.shape(0)[1]
+    one_hot = np.zeros((channels, 1, offset[0] + 1, offset[1] + 1), np.float32)
+    one_hot[:, :, -1, -1] = 1.0
+    return site.op("Conv", value, one_hot, group=channels, strides=list(window.strides))
 
 
 def _phase_gradient(site: Site, window: Window, offset: tuple[int, int]) -> ir.Value:
@@ -166,50 +210,3 @@ def _phase_gradient(site: Site, window: Window, offset: tuple[int, int]) -> ir.V
     value = place(site.writer, site.dy, [min(0, v) for v in before], [min(0, v) for v in after])
     pads = [max(0, v) for v in before + after]
     return site.op("Conv", value, kernels, group=weight.shape[0], pads=pads)
-
-
-class _PhaseSite(Site):
-    """A node of the region as it is at the pixels of one phase."""
-
-    def __init__(
-        self,
-        node: ir.Node,
-        writer: Writer,
-        dy: ir.Value,
-        wanted: frozenset[int],
-        opset: int,
-        window: Window,
-        offset: tuple[int, int],
-    ) -> None:
-        super().__init__(node, writer, [dy], wanted, opset)
-        self._size = tuple(window.size)
-        self._step = window.strides[0]
-        self._offset = offset
-
-    @property
-    def y(self) -> ir.Value:
-        return self._pick(self.node.outputs[0])
-
-    def optional(self, index: int) -> ir.Value | None:
-        value = super().optional(index)
-        return value if value is None or shape_of(value)[2:] != self._size else self._pick(value)
-
-    def shape(self, index: int = 0) -> tuple[int, ...]:
-        value = self.node.inputs[index]
-        assert value is not None
-        return self._small(shape_of(value))
-
-    def out_shape(self, index: int = 0) -> tuple[int, ...]:
-        return self._small(shape_of(self.node.outputs[index]))
-
-    def _small(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if shape[2:] != self._size:
-            return shape
-        return (*shape[:2], *(size // self._step for size in self._size))
-
-    def _pick(self, value: ir.Value) -> ir.Value:
-        """Return the pixels of this phase: a depthwise convolution that takes one pixel of each block."""
-        channels = shape_of(value)[1]
-        one_hot = np.zeros((channels, 1, self._step, self._step), np.float32)
-        one_hot[:, :, self._offset[0], self._offset[1]] = 1.0
-        return self.op("Conv", value, one_hot, group=channels, strides=[self._step] * 2)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from dlprune.gradients import blocked
 from dlprune.gradients.axis import dilate_axis
 from dlprune.gradients.rule import GradientError, Partials, Site, gradient
 from dlprune.gradients.window import Window, place, window_of
@@ -61,6 +62,9 @@ def average_pool(n: Site) -> Partials:
     """Divide dy by the number of elements of each window, then add up the windows that cover a position."""
     shape, out = n.shape(), n.out_shape()
     window = window_of(n, n.attr_ints("kernel_shape", []), shape[2:], out[2:])
+    if window.is_tiling and len(shape) == 4:
+        share = n.affine(n.dy, 1.0 / math.prod(window.kernel))
+        return blocked.enlarge(n.writer, share, shape, window.kernel)
     counts = _counts(window, bool(n.attr_int("count_include_pad", 0)))
     weights = (1.0 / counts).astype(np.float32)
     value = n.times(float(weights.flat[0]) if np.ptp(weights) == 0 else weights)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from dlprune.gradients import blocked
 from dlprune.gradients.axis import apply_matrix
 from dlprune.gradients.rule import GradientError, Partials, Site, gradient
 
@@ -14,6 +15,9 @@ from dlprune.gradients.rule import GradientError, Partials, Site, gradient
 def resize(n: Site) -> Partials:
     """Resizing is linear and works axis by axis: multiply by the transposed matrix of every axis."""
     shape, out = n.shape(), n.out_shape()
+    factors = _repeats(n)
+    if factors is not None:
+        return blocked.block_sum(n.writer, n.dy, out, factors)
     value = n.dy
     for axis in range(len(shape)):
         if _moves(n, axis):
@@ -21,6 +25,23 @@ def resize(n: Site) -> Partials:
             value = apply_matrix(n.writer, value, out, axis, np.ascontiguousarray(matrix.T))
             out = (*out[:axis], shape[axis], *out[axis + 1 :])
     return value
+
+
+def _repeats(n: Site) -> tuple[int, int] | None:
+    """Return how often a map's pixels are repeated, where nothing else is done; None otherwise."""
+    modes = (
+        ("mode", "nearest"),
+        ("coordinate_transformation_mode", "half_pixel"),
+        ("nearest_mode", "round_prefer_floor"),
+    )
+    found = tuple(n.attr_str(name, default) for name, default in modes)
+    shape, out = n.shape(), n.out_shape()
+    if found != ("nearest", "asymmetric", "floor") or len(shape) != 4 or shape[:2] != out[:2]:
+        return None
+    scales = _scales(n)
+    factors = out[2] // shape[2], out[3] // shape[3]
+    exact = all(scales.get(axis, 1.0) == f for axis, f in zip((2, 3), factors, strict=True))
+    return factors if exact and (shape[2] * factors[0], shape[3] * factors[1]) == out[2:] else None
 
 
 def _scales(n: Site) -> dict[int, float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from dlprune.gradients import blocked
 from dlprune.gradients.phases import region_above, through
 from dlprune.gradients.rule import GradientError, Site, find_rule, is_float
 from dlprune.gradients.writer import Writer, emitted_shape, shape_of
@@ -119,15 +120,18 @@ def _partials(site: Site) -> Mapping[int, ir.Value]:
 
 
 def _total(writer: Writer, value: ir.Value, partials: list[ir.Value]) -> ir.Value | None:
-    """Add up the gradients that came back through the readers of a tensor; small ones are broadcast at the end."""
+    """Add up the gradients that came back through the readers of a tensor; small ones are spread at the end."""
     if not partials:
         return None
     shape = shape_of(value)
     full = [p for p in partials if emitted_shape(p) in (None, shape)]
     small = [p for p in partials if emitted_shape(p) not in (None, shape)]
+    blocks = [p for p in small if len(shape) == 4 and emitted_shape(p) == (*shape[:2], 1, 1)]
+    full += [blocked.spread(writer, p, shape) for p in blocks]
+    rest = [p for p in small if p not in blocks]
     if not full:
-        full = [writer.op("Expand", small.pop(0), list(shape), shape=shape)]
+        full = [writer.op("Expand", rest.pop(0), list(shape), shape=shape)]
     total = full[0]
-    for partial in [*full[1:], *small]:
+    for partial in [*full[1:], *rest]:
         total = writer.op("Add", total, partial)
     return total

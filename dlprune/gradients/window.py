@@ -42,6 +42,11 @@ class Window:
         return all(s == 1 for s in self.strides)
 
     @property
+    def is_tiling(self) -> bool:
+        """Whether every position lies in just one window."""
+        return self.strides == self.kernel == self.extent and self.covered == self.size and not any(self.begin)
+
+    @property
     def covered(self) -> tuple[int, ...]:
         """Positions from the first one of the first window to the last one of the last window."""
         return tuple((o - 1) * s + e for o, s, e in zip(self.out, self.strides, self.extent, strict=True))

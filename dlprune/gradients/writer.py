@@ -41,7 +41,7 @@ def array_of(value: ir.Value | None) -> np.ndarray | None:
 
 
 class Writer:
-    """Appends nodes to a graph; every name that it makes starts with a prefix that no value of the graph has."""
+    """Adds nodes to a graph; every name that it makes starts with a prefix that no value of the graph has."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         self.graph = graph
@@ -52,13 +52,15 @@ class Writer:
         self.prefix = prefix
         #: Whether depthwise convolutions are fast even where their kernels are not constant (see training.blocked).
         self.fast_depthwise = False
+        #: New nodes go before this one; None = to the end.
+        self.place: ir.Node | None = None
         self._count = 0
         self._shared: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 
     def op(
         self, op_type: str, *operands: Operand, shape: Sequence[int] | None = None, **attributes: Attribute
     ) -> ir.Value:
-        """Append a node with one output.
+        """Add a node with one output.
 
         Args:
             op_type: operator of the standard domain.
@@ -73,7 +75,10 @@ class Writer:
         if shape is not None:
             output.meta[_SHAPE] = tuple(shape)
         node = ir.node(op_type, inputs, attributes, outputs=[output], name=output.name)
-        self.graph.append(node)
+        if self.place is None:
+            self.graph.append(node)
+        else:
+            self.graph.insert_before(self.place, node)
         return output
 
     def constant(self, array: np.ndarray) -> ir.Value:
