@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
 from dlprune import devices
 
-#: protobuf holds no larger message; larger models go to the session through files.
-_PROTOBUF_BYTES = 1_900_000_000
+#: Weights of so many bytes are handed over as they lie in memory; smaller ones may steer the optimizer.
+_LARGE_BYTES = 4096
+#: A session reads some of its weights where they lie: they have to stay there as long as it lives.
+_held: WeakKeyDictionary[ort.InferenceSession, list[ort.OrtValue]] = WeakKeyDictionary()
 
 
 def static_session(
     model: ir.Model, threads: int, *, planned_memory: bool = True, runtime: str = "cpu", gpu: int = 0
 ) -> ort.InferenceSession:
-    """Return a session for a graph.
+    """Return a session for a graph, whose large weights are not copied into a protobuf message first.
 
     Args:
         model: the graph.
@@ -36,20 +38,25 @@ def static_session(
     options.log_severity_level = 3
     options.enable_mem_pattern = planned_memory
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    providers = devices.providers(runtime, gpu)
-    size = 0
+    large: dict[ir.Value, ir.TensorProtocol] = {}
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor):  # a model that comes as bytes has no folder to look into
+        if tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.nbytes >= _LARGE_BYTES:
+            large[value] = tensor
+        elif isinstance(tensor, ir.ExternalTensor):  # a model that comes as bytes has no folder to look into
             value.const_value = ir.tensor(tensor.numpy(), name=value.name)
-        size += 0 if tensor is None else tensor.nbytes
-    if size < _PROTOBUF_BYTES:
-        session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=providers)
-        devices.require_provider(session, runtime)
-        return session
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "score.onnx"
-        ir.save(model, path, external_data="score.data")
-        session = ort.InferenceSession(str(path), options, providers=providers)
-        devices.require_provider(session, runtime)
-        return session
+    held = [ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(tensor.numpy())) for tensor in large.values()]
+    options.add_external_initializers([value.name for value in large], held)
+    try:
+        for value, tensor in large.items():
+            value.const_value = ir.ExternalTensor(
+                "memory", None, None, tensor.dtype, shape=ir.Shape(tensor.shape), name=value.name or ""
+            )
+        data = ir.to_proto(model).SerializeToString()
+    finally:
+        for value, tensor in large.items():
+            value.const_value = tensor
+    session = ort.InferenceSession(data, options, providers=devices.providers(runtime, gpu))
+    devices.require_provider(session, runtime)
+    _held[session] = held
+    return session
