@@ -99,8 +99,10 @@ def parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
         if external:
             for tensor in external:
                 _load_external(tensor, path, what)
-            if proto.ByteSize() < EXTERNAL_DATA_BYTES:
+            if sum(len(tensor.raw_data) for tensor in external) < EXTERNAL_DATA_BYTES:
                 onnx.checker.check_model(proto)
+            else:
+                onnx.checker.check_model(os.fspath(path or ""))
         else:
             onnx.checker.check_model(data)
         make_dense(proto, EXTERNAL_DATA_BYTES)

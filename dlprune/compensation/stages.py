@@ -11,9 +11,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from .. import onnxfile
 from ..facts import Facts
 from ..nodes import read_by
-from ..onnxfile import EXTERNAL_DATA_BYTES
 
 Array = NDArray[Any]
 
@@ -137,11 +137,14 @@ class Stages:
         )
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self._model.opset_imports.items()]
         proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(self._model.ir_version or 4, 4))
-        assert proto.ByteSize() < EXTERNAL_DATA_BYTES
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        providers = ["CPUExecutionProvider"]
+        if sum(tensor.nbytes for tensor in weights.values()) <= onnxfile.EXTERNAL_DATA_BYTES:
+            return ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
+        with onnxfile.runnable(ir.from_proto(proto)) as source:
+            return ort.InferenceSession(source, options, providers=providers)
 
     def _info(self, name: str) -> onnx.ValueInfoProto:
         dtype = self._facts.dtype(name)
