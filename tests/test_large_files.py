@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dlprune as ha
-from dlprune import onnxfile, staticsession
+from dlprune import onnxfile
 
 KERNELS, SIZE, CLASSES = 8, 4, 5
 #: Hidden features that are not silent; the others have no weights, so that they cost no space on disk.
@@ -103,6 +103,5 @@ def test_what_is_too_large_for_one_message_goes_through_files(
 ) -> None:
     """The same with a lower limit: reading, scoring, refitting stage by stage, checking, writing."""
     monkeypatch.setattr(onnxfile, "EXTERNAL_DATA_BYTES", 50_000)
-    monkeypatch.setattr(staticsession, "_PROTOBUF_BYTES", 50_000)
     last = check(tmp_path, 500, mode, compensation)
     assert last.with_name("pruned.onnx.data").stat().st_size > 4 * 500 * 7 * SIZE * SIZE
