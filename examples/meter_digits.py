@@ -44,7 +44,7 @@ def draw_images(number: int, seed: int) -> LabelledImages:
 
 
 def main(folder: str) -> None:
-    """Prune by 10, 20 and 30 percent and compare."""
+    """Prune by 10, 30 and 50 percent and compare."""
     file = model_in_package("meter_digits_recognizer", "model.onnx", "meter-digits-recognizer==0.2.3")
     parameters: ModelParameters = {
         "image_range_min": 0.0,

@@ -62,7 +62,7 @@ def draw_images(number: int, seed: int) -> LabelledImages:
 
 
 def main(folder: str) -> None:
-    """Prune by 10, 20 and 30 percent and compare."""
+    """Prune by 10, 30 and 50 percent and compare."""
     file = model_in_package(
         "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", "rapidocr-onnxruntime==1.4.4"
     )

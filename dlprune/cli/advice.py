@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from ..timing import block_width
 from .figures import Figures
 from .output import Output
 
@@ -36,8 +37,8 @@ def advise_on_speed(figures: Figures, multiple: str | float, output: Output) -> 
         return
     text = f"The pruned model is no faster here: it takes {100 * figures.latency.ratio:.0f} % of the original's time"
     text += f" for {100 * after.macs / before.macs:.0f} % of the multiply-accumulates."
-    if multiple == 1:
-        text += " Processors compute channels in blocks; --multiple auto leaves numbers that suit this one."
+    if multiple != "auto" and float(multiple) % block_width():
+        text += f" This processor computes {block_width()} channels at once; --multiple auto leaves such numbers."
     else:
         text += " Small networks spend their time elsewhere; --target latency removes by measured time."
     output.note(text)

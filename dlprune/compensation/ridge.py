@@ -12,7 +12,7 @@ Array = NDArray[np.float32]
 Matrix = NDArray[np.float64]
 
 #: Strength of the pull towards the old weights, in units of the mean variance of the inputs.
-RIDGE = 1e-3
+RIDGE = 1e-2
 #: Tried in turn where rows are few; the strongest last.
 _LADDER = (1e-3, 1e-2, 1e-1, 1.0)
 #: With this many rows per unknown the held-out check is not worth its time.
