@@ -212,13 +212,15 @@ def test_scores_from_before_a_training_are_told(tmp_path: Path) -> None:
 
 def figures(macs: tuple[float, float], seconds: tuple[float, float]) -> Figures:
     costs = [Cost((LayerCost("a", "Conv", 8, 8, one),), 8) for one in macs]
-    return Figures((costs[0], costs[1]), (1, 1), Latency(seconds, 3), (1, 1), None)
+    return Figures((costs[0], costs[1]), (1, 1), (1, 1), Latency(seconds, 3), (1, 1), None)
 
 
 @pytest.mark.parametrize(
     ("macs", "seconds", "multiple", "word"),
     [
         ((100, 80), (1.0, 1.1), 1, "--multiple auto"),
+        ((100, 80), (1.0, 1.1), 4, "--multiple auto"),
+        ((100, 80), (1.0, 1.1), 48, "--target latency"),
         ((100, 80), (1.0, 1.1), "auto", "--target latency"),
         ((100, 80), (1.0, 0.8), 1, ""),
         ((100, 100), (1.0, 1.1), 1, ""),
