@@ -29,12 +29,13 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from onnxruntime.transformers.float16 import convert_float_to_float16
+from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from ..classifier import Array, Classifier
 from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, HOperatorError
 from ..interface import find_head
 from ..lift import at_opset
+from ..nodes import input_at, int_attribute
 from ..onnxfile import EXTERNAL_DATA_BYTES, weight_bytes
 from ..parameters import bad_value
 
@@ -45,6 +46,8 @@ METHODS: Final = {
 }
 #: From this opset on a weight may have a scale per kernel.
 _OPSET: Final = 13
+#: Operators that stay float32 in float16: those that the converter knows of, and more that take nothing else.
+_FLOAT_ONLY: Final = [*DEFAULT_OP_BLOCK_LIST, "Celu", "DequantizeLinear", "QuantizeLinear"]
 #: The largest number of half precision.
 _HALF: Final = 65504.0
 #: The tools print, warn and log; what they redirect meanwhile belongs to the whole process.
@@ -90,14 +93,15 @@ def convert(classifier: Classifier, precision: str, batches: Iterable[Array], ca
         if model.opset_imports.get("", _OPSET) < _OPSET:
             model = at_opset(model, _OPSET)
         with _LOCK, _quiet(), tempfile.TemporaryDirectory(prefix="dlprune-") as folder:
-            ready = Path(folder) / "ready.onnx"
-            quant_pre_process(ir.to_proto(model), ready, skip_symbolic_shape=True)
+            given, ready = Path(folder) / "given.onnx", Path(folder) / "ready.onnx"
+            ir.save(model, given)  # of a model in memory quant_pre_process may lose weights
+            quant_pre_process(given, ready, skip_symbolic_shape=True)
             proto = onnx.load(ready)
             if precision == "float16":
                 _require_half(proto)
-                proto = convert_float_to_float16(proto, keep_io_types=True)
+                proto = convert_float_to_float16(proto, keep_io_types=True, op_block_list=_FLOAT_ONLY)
             elif precision == "int8":
-                proto = _quantised(proto, classifier, batches, calibration, Path(folder) / "int8.onnx")
+                proto = _quantised(ir.from_proto(proto), classifier, batches, calibration, Path(folder) / "int8.onnx")
     except HOperatorError:
         raise
     except Exception as error:
@@ -126,14 +130,16 @@ def _require_half(proto: onnx.ModelProto) -> None:
 
 
 def _quantised(
-    proto: onnx.ModelProto, classifier: Classifier, batches: Iterable[Array], calibration: Calibration, path: Path
+    model: ir.Model, classifier: Classifier, batches: Iterable[Array], calibration: Calibration, path: Path
 ) -> onnx.ModelProto:
-    present = {node.name for node in proto.graph.node}
+    present = {node.name for node in model.graph}
     gone = [name for name in calibration.exclude_layers if name not in present]
     if gone:
         raise bad_value("exclude_layers", gone[0], "this layer is fused with the one before it; exclude that one")
+    behind = _behind_logits(model, classifier.output_name)
+    _separate_biases(model.graph)
     quantize_static(
-        proto,
+        ir.to_proto(model),
         path,
         _Batches(classifier.input_name, batches),
         quant_format=QuantFormat.QDQ,
@@ -141,7 +147,7 @@ def _quantised(
         reduce_range=calibration.reduce_range,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
-        nodes_to_exclude=[*calibration.exclude_layers, *_end(proto, classifier.output_name)],
+        nodes_to_exclude=[*calibration.exclude_layers, *behind],
         calibrate_method=METHODS[calibration.calibration_method],
         # Logits in 256 steps would make classes equal that are not.
         extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]},
@@ -149,9 +155,27 @@ def _quantised(
     return onnx.load(path)
 
 
-def _end(proto: onnx.ModelProto, output_name: str) -> list[str]:
+def _separate_biases(graph: ir.Graph) -> None:
+    """Give each layer a bias of its own, one number per kernel: the quantizer takes no shared and no broadcast ones."""
+    for node in graph:
+        weight, bias = input_at(node, 1), input_at(node, 2)
+        if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or weight is None or bias is None:
+            continue
+        if weight.const_value is None or bias.const_value is None:
+            continue
+        second = node.op_type == "ConvTranspose" or (node.op_type == "Gemm" and not int_attribute(node, "transB", 0))
+        width = weight.const_value.shape.numpy()[int(second)]
+        width *= int_attribute(node, "group", 1) if node.op_type == "ConvTranspose" else 1
+        numbers = bias.const_value.numpy().ravel()
+        if (bias.const_value.shape.numpy() == (width,) and len(bias.uses()) == 1) or numbers.size not in (1, width):
+            continue
+        own = ir.val(f"{bias.name}_of_{node.name}", const_value=ir.tensor(np.broadcast_to(numbers, (width,)).copy()))
+        graph.register_initializer(own)
+        node.replace_input_with(2, own)
+
+
+def _behind_logits(model: ir.Model, output_name: str) -> list[str]:
     """Return the names of the nodes behind the logits: a softmax in integers would give a few confidences only."""
-    model = ir.from_proto(proto)
     value = next(one for one in model.graph.outputs if one.name == output_name)
     logits = find_head(model, value).logits_name
     names: list[str] = []

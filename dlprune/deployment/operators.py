@@ -140,14 +140,12 @@ def _checks(classifier: Classifier) -> dict[str, Check]:
 
 
 def _batches(classifier: Classifier, samples: Sequence[Dictionary]) -> Iterator[Array]:
-    """Yield the images of the samples in batches; where the file fixes the size the last one is filled up."""
+    """Yield the images of the samples in batches of one size, as the quantizer wants; the last one is filled up."""
     fixed = classifier.image.batch if classifier.image is not None else None
-    size = fixed or _BATCH
-    for first in range(0, len(samples), size):
+    size = fixed or min(_BATCH, len(samples))
+    for first in range(0, len(samples), size or 1):
         part = images(samples[first : first + size], classifier, first)
-        if fixed is not None and len(part) < fixed:
-            part = np.concatenate([part, np.repeat(part[-1:], fixed - len(part), axis=0)])
-        yield part
+        yield np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
 
 
 def _compare(
