@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .ahead import ahead
 from .classifier import Array, Classifier
 from .imagefiles import UNLABELLED, Images, Pixels, Unreadable, unreadable_error
-from .preprocessing import Preprocessing, PreprocessingError
+from .preprocessing import ImageForm, Preprocessing, PreprocessingError
 
 Integers = npt.NDArray[np.int64]
 T = TypeVar("T")
@@ -77,10 +77,15 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A classifier and how its images are prepared."""
+    """A classifier and how its images are prepared; `form` is what they become, by default what the classifier says."""
 
     classifier: Classifier
     preprocessing: Preprocessing
+    form: ImageForm | None = None
+
+    def prepare(self, pixels: Pixels) -> Array:
+        """Return an image as float32 [height, width, channels]. Raises PreprocessingError."""
+        return self.preprocessing.bring(pixels, self.form or ImageForm.of(self.classifier))
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ def evaluate(
         one.preprocessing.check(one.classifier)
 
     def prepare(pixels: Pixels) -> tuple[Array, ...]:
-        return tuple(one.preprocessing.apply(pixels, one.classifier) for one in contestants)
+        return tuple(one.prepare(pixels) for one in contestants)
 
     size = max(one.classifier.params.batch_size for one in contestants)
     found = [Evaluation.nothing(len(contestants))]

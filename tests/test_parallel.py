@@ -126,6 +126,34 @@ def test_images_may_come_from_files(
     assert_same(pruning, one_by_one)
 
 
+def test_a_dataset_of_halcons_procedures_is_read(model: ha.HHandle, folder: Path, one_by_one: PruningData):
+    """Its raw images are prepared by its own parameters, or by those that are given."""
+    dataset = ha.read_dl_dataset_classification(folder, "last_folder")
+    param = ha.create_dl_preprocess_param_from_model(model, "none", "full_domain", [], [], [])
+    for options in ({}, {"preprocess_param": param}):
+        pruning = created(model)
+        ha.add_dl_pruning_batches(model, pruning, dataset, **options)
+        assert_same(pruning, one_by_one)
+
+
+def test_preprocessing_that_is_given_counts(model: ha.HHandle, folder: Path):
+    """Another range than the model's, as the parameters say; images of another size are refused."""
+    files = sorted(folder.rglob("*.png"))[:30]
+
+    def param(size: int) -> ha.HHandle:
+        return ha.create_dl_preprocess_param(
+            "classification", size, size, 1, -1, 1, "none", "full_domain", [], [], [], []
+        )
+
+    pruning = created(model)
+    ha.add_dl_pruning_batches(model, pruning, files, preprocess_param=param(16))
+    images, _ = data_of(pruning).calibration.arrays()
+    assert -1 <= images.min() < images.max() <= 1
+    with pytest.raises(ha.HOperatorError, match=r"8×8×1.*16×16×1") as caught:
+        ha.add_dl_pruning_batches(model, pruning, files, preprocess_param=param(8))
+    assert caught.value.error_code == 7914
+
+
 @pytest.mark.parametrize("mode", ["gram_greedy", "l1"])
 def test_other_modes_add_up_as_well(mode: str):
     """Second moments, and modes that only remember images."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..classifier import Array, Classifier
+from ..classifier import Array
 from ..evaluation import Contestant, Evaluation, LabelledImages, batched, evaluate, to_layout
 from ..imagefiles import Pixels, Unreadable
-from ..preprocessing import Preprocessing
 from ..pruning import add_images
 from ..pruningdata import Findings, PruningData
 from .parts import Part
@@ -37,32 +36,30 @@ class ScoringJob:
     """Scores images.
 
     Attributes:
-        classifier: whose kernels are scored.
+        contestant: whose kernels are scored.
         empty: pruning data that have seen nothing.
-        preprocessing: of the images.
         batch: images per run; a batch that is not full is filled up with its last image, which then counts once.
     """
 
-    classifier: Classifier
+    contestant: Contestant
     empty: PruningData
-    preprocessing: Preprocessing
     batch: int
 
     def __call__(self, task: ScoringPart, /) -> Scored:
         """Score the images of a part. Raises HOperatorError, ImagesError."""
-        data, images = self.empty.fresh(), task.part.data
-        positions = {class_id: position for position, class_id in enumerate(self.classifier.params.class_ids)}
+        data, images, classifier = self.empty.fresh(), task.part.data, self.contestant.classifier
+        positions = {class_id: position for position, class_id in enumerate(classifier.params.class_ids)}
         for some in batched(self._prepared(images), self.batch):
             targets = np.array([positions.get(int(images.class_ids[index]), -1) for index, _ in some], np.int64)
             filled = [min(place, len(some) - 1) for place in range(self.batch)]
-            batch = to_layout(self.classifier, [some[place][1] for place in filled])
-            add_images(self.classifier, data, batch, targets[filled], len(some))
+            batch = to_layout(classifier, [some[place][1] for place in filled])
+            add_images(classifier, data, batch, targets[filled], len(some))
         data.calibration.restrict(task.bound)
         return Scored(data.findings(), images.skipped)
 
     def _prepared(self, images: LabelledImages) -> Iterator[tuple[int, Array]]:
         def prepare(pixels: Pixels) -> tuple[Array, ...]:
-            return (self.preprocessing.apply(pixels, self.classifier),)
+            return (self.contestant.prepare(pixels),)
 
         return ((index, image) for index, (image,) in images.prepared(range(len(images)), prepare))
 

@@ -31,6 +31,7 @@ def add_dl_pruning_batches(
     *,
     labels: Sequence[int] | None = None,
     skip_bad: bool = False,
+    preprocess_param: HHandle | None = None,
     progress: Progress | None = None,
 ) -> dict[str, str]:
     """Score any number of images, on as many processors as there are, and add the scores to the pruning data.
@@ -42,14 +43,17 @@ def add_dl_pruning_batches(
 
     Parameters: `dlmodel_handle_to_prune` (type 'classification'), `dlpruning_handle` (type 'dl_pruning'),
     `samples_or_files`: samples as in add_dl_pruning_batch, any number of them; or the name of a folder with one
-    sub-folder per class, of an .npz archive or of a list of files; or a list of names of image files. Files are
-    prepared as the model's metadata tell (see `dlprune prune --help`), and reading them takes Pillow.
+    sub-folder per class, of an .npz archive or of a list of files; or a list of names of image files; or a dataset of
+    read_dl_dataset_classification, whose raw images are then read. Reading files takes Pillow (extra `images`).
     `client`: who works. None: threads of this process; an integer: so many processes of this machine (the script then
     needs `if __name__ == "__main__":`); or a connected `distributed.Client` (extra `dask`). The workers of a cluster
     need dlprune and, under the same path, the files. One worker process with one thread per machine is best, since
     ONNX Runtime uses all cores itself.
     `labels` (class id of each file in a list of names; None: the model's own decision counts), `skip_bad` (leave
-    unreadable files out instead of raising an error), `progress` (called with 'score' and the share done, 0…1).
+    unreadable files out instead of raising an error), `preprocess_param` (dict of create_dl_preprocess_param: how files
+    are prepared, to the size and channels of the model; None: as the dataset, else the model's metadata tell),
+    `progress` (called with 'score' and the share done, 0…1; with a task of rich's Progress, e.g.,
+    `lambda _, share: bar.update(task, completed=share)`).
     Returns the images that were left out, name → reason.
     Raises HOperatorError as add_dl_pruning_batch does, 1303/1203/1403 (samples_or_files), 1204/1304 (client), 7913 (the
     workers failed); ImagesError (nothing there, unreadable files). Then nothing has changed.
@@ -67,9 +71,9 @@ def add_dl_pruning_batches(
     data = scored_data(dlpruning_handle, 2)
     classifier.require_classification("add_dl_pruning_batches")
     require_fit(classifier, data)
-    source = open_source(samples_or_files, labels, skip_bad, classifier, 3)
+    source = open_source(samples_or_files, labels, skip_bad, classifier, 3, preprocess_param)
     check_workers(client, 4)
-    job = ScoringJob(classifier, data.fresh(), source.preprocessing, images_per_run(classifier, len(source.data)))
+    job = ScoringJob(source.contestant(classifier), data.fresh(), images_per_run(classifier, len(source.data)))
     note_weights(classifier, data)
     data.merge(_score(job, source.data, client, progress or (lambda _name, _share: None)))
     return {one.name: one.reason for one in source.data.skipped.values()}
@@ -98,6 +102,7 @@ def evaluate_dl_model_batches(
     *,
     labels: Sequence[int] | None = None,
     skip_bad: bool = False,
+    preprocess_param: HHandle | None = None,
     progress: Progress | None = None,
 ) -> HHandle:
     """Apply a classifier to any number of images, on as many processors as there are (beyond HALCON).
@@ -120,10 +125,9 @@ def evaluate_dl_model_batches(
     """
     classifier = unwrap_model(dlmodel_handle, 1)
     classifier.require_classification("evaluate_dl_model_batches")
-    source = open_source(samples_or_files, labels, skip_bad, classifier, 2)
+    source = open_source(samples_or_files, labels, skip_bad, classifier, 2, preprocess_param)
     check_workers(client, 3)
-    contestants = [Contestant(classifier, source.preprocessing)]
-    found = evaluate_images(contestants, source.data, None, client, progress)
+    found = evaluate_images([source.contestant(classifier)], source.data, None, client, progress)
     result: dict[str, Any] = {
         "image_num": len(found.indices),
         "image_ids": found.indices.tolist(),

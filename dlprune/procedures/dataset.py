@@ -379,7 +379,7 @@ class Dataset:
         sample = unwrap_dict(handle, 1)
         sample.entries.update({key: entries[key] for key in _SAMPLE_KEYS if key in keys and key in entries})
         if IMAGE in keys:
-            sample.entries[IMAGE] = read_image(Path(self._folder("image_dir")) / self.text(number, "image_file_name"))
+            sample.entries[IMAGE] = read_image(Path(self.folder("image_dir")) / self.text(number, "image_file_name"))
         return handle
 
     def stored_sample(self, number: int) -> HHandle:
@@ -388,9 +388,10 @@ class Dataset:
             raise HOperatorError(
                 H_ERR_DICT_KEY, f"Sample {number} of the dataset has not been preprocessed; see preprocess_dl_dataset."
             )
-        return read_dict(Path(self._folder("dlsample_dir")) / self.text(number, "dlsample_file_name"), [], [])
+        return read_dict(Path(self.folder("dlsample_dir")) / self.text(number, "dlsample_file_name"), [], [])
 
-    def _folder(self, key: str) -> str:
+    def folder(self, key: str) -> str:
+        """Return an entry that names a folder, '' if there is none."""
         values = tuple_of(key, self.dictionary.entries.get(key, ("",)))
         return str(values[0]) if values else ""
 
@@ -404,7 +405,7 @@ class DatasetImages:
 
     def __init__(self, dataset: Dataset, numbers: Sequence[int], handle: HHandle, classifier: Classifier) -> None:
         """Check classes and labels. Raises HOperatorError 7783, 7790, 7791, 7793."""
-        _check_classes(dataset, classifier)
+        check_classes(dataset, classifier)
         self._dataset, self._numbers, self._classifier = dataset, list(numbers), classifier
         for number in self._numbers:
             dataset.class_id(number)
@@ -428,7 +429,7 @@ def _param_of(handle: HHandle) -> HHandle:
     return create_dl_preprocess_param_from_model(handle, "none", "full_domain", [], [], [])
 
 
-def _check_classes(dataset: Dataset, classifier: Classifier) -> None:
+def check_classes(dataset: Dataset, classifier: Classifier) -> None:
     """Raise HOperatorError 7793 if dataset and model give the same class names different ids."""
     entries = dataset.dictionary.entries
     names = tuple_of("class_names", entries.get("class_names", ()))
