@@ -254,6 +254,32 @@ def test_unreadable_files_are_listed_or_left_out(client: Client, model: ha.HHand
         assert ha.get_dl_pruning_param_s(pruning, "scored_image_num") == 70
 
 
+def test_a_worker_that_dies_while_the_job_is_brought_or_taken_away_does_not_matter(
+    client: Client, model: ha.HHandle, one_by_one: PruningData, monkeypatch: pytest.MonkeyPatch
+):
+    """What dask reports then is a connection that fails; the job is brought again, and the result is kept."""
+    bring, take = client.register_plugin, client.unregister_worker_plugin
+    trials = []
+
+    def broken_once(plugin: object, name: str) -> object:
+        trials.append(name)
+        found = bring(plugin, name)
+        if len(trials) == 1:
+            raise OSError("connection refused")
+        return found
+
+    def broken(name: str) -> None:
+        take(name)
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(client, "register_plugin", broken_once)
+    monkeypatch.setattr(client, "unregister_worker_plugin", broken)
+    pruning = created(model)
+    ha.add_dl_pruning_batches(model, pruning, ha.demo_samples(), client)
+    assert len(trials) == 2
+    assert_same(pruning, one_by_one)
+
+
 def test_a_worker_with_another_version_is_refused(client: Client, model: ha.HHandle, monkeypatch: pytest.MonkeyPatch):
     """Error 7913 names both versions."""
     monkeypatch.setattr(ha, "__version__", "99.0")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from distributed import Client, WorkerPlugin, get_worker
 from distributed.scheduler import KilledWorker
@@ -16,6 +16,8 @@ import dlprune
 
 from ..errors import H_ERR_DL_MODEL_RUNTIME, HError, HOperatorError
 from .crew import Crew, Job
+
+_TRIALS: Final = 3
 
 
 class JobPlugin(WorkerPlugin):
@@ -61,12 +63,7 @@ def cluster(client: object, job: Job[Any, Any]) -> Iterator[Crew]:
     if client.asynchronous or client.status != "running":
         raise _failed(f"its client is {'asynchronous' if client.asynchronous else client.status}")
     name = f"dlprune-{uuid.uuid4().hex}"
-    try:
-        client.register_plugin(JobPlugin(job), name)
-    except HError:
-        raise
-    except Exception as error:
-        raise _failed(f"a worker cannot take the job ({type(error).__name__}: {error})") from error
+    _bring(client, name, job)
 
     def submit(part: Any) -> Future[Any]:
         return ClusterFuture(client.submit(do_part, name, part, pure=False))  # type: ignore[return-value]
@@ -75,7 +72,22 @@ def cluster(client: object, job: Job[Any, Any]) -> Iterator[Crew]:
         yield Crew(submit, lambda: max(sum(client.nthreads().values()), 1))  # type: ignore[no-untyped-call]
     finally:
         if client.status == "running":
-            client.unregister_worker_plugin(name)  # type: ignore[no-untyped-call]
+            with suppress(OSError):  # a worker that has just died has nothing to forget
+                client.unregister_worker_plugin(name)  # type: ignore[no-untyped-call]
+
+
+def _bring(client: Client, name: str, job: Job[Any, Any]) -> None:
+    """Bring a job to all workers, and tell the scheduler to bring it to later ones. Raises HOperatorError 7913."""
+    for trial in range(_TRIALS):
+        try:
+            client.register_plugin(JobPlugin(job), name)
+            return
+        except HError:
+            raise
+        except Exception as error:
+            # Where a worker dies at this very moment the next trial does without it.
+            if not isinstance(error, OSError) or trial == _TRIALS - 1:
+                raise _failed(f"a worker cannot take the job ({type(error).__name__}: {error})") from error
 
 
 def do_part(name: str, part: Any) -> Any:
