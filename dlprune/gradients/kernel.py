@@ -12,12 +12,13 @@ from dlprune.gradients.rule import Site
 from dlprune.gradients.window import Window, place
 
 _SWAPPED = "dlprune.swapped"
+_CHANNELS_LAST = "dlprune.channels_last"
 #: Fewer positions of a dense kernel are cut out one by one, more by one convolution.
 _FEW_POSITIONS = 9
 #: Below so many channels a product per position is too small to be fast.
 _FEW_CHANNELS = 8
 #: Up to so many channels, cutting out costs more than multiplying.
-_NARROW_CHANNELS = 32
+_NARROW_CHANNELS = 64
 #: Depthwise: widest map whose columns are all multiplied with each other, by number of positions.
 _NARROW, _NARROW_FOR_LARGE = 48, 64
 _LARGE_KERNEL = 16
@@ -29,8 +30,8 @@ def correlation(n: Site, image: ir.Value, field: ir.Value, channels: tuple[int, 
     Which way is fastest was measured on one core (NumPy-like notation; L = positions of the field):
 
     - 1×1: one product [M, L]·[L, C] per sample, summed.
-    - up to 3×3 with stride 1: the same for each position, of which the image is cut out; with few channels the image is
-      shifted to all columns at once, and the field to one row at a time.
+    - up to 3×3 with stride 1: the same for each position, of which the image is cut out, channels last; with few
+      channels the image is shifted to all columns at once, and the field to one row at a time.
     - depthwise: where that is fast (see Writer.fast_depthwise), or for large kernels on wide maps, see
       `_one_group_per_sample`; else, on narrow maps, see `_by_columns`.
     - everything else: the image shifted to all positions at once, by a convolution with one-hot kernels.
@@ -60,6 +61,8 @@ class _Correlation:
         if min([*self._before, *after], default=0) < 0:  # what the window does not reach is cut off
             self._image = place(n.writer, image, [min(0, v) for v in self._before], [min(0, v) for v in after])
             self._before, self._after = [max(0, v) for v in self._before], [max(0, v) for v in after]
+        #: Sizes of the image, without pads.
+        self._sizes = [c - b - a for c, b, a in zip(window.covered, self._before, self._after, strict=True)]
         self._positions = math.prod(window.kernel)
         self._length = math.prod(window.out)
 
@@ -85,16 +88,14 @@ class _Correlation:
             product = self._row_by_row() if narrow else self._position_by_position()
         else:
             product = self._product(self._one_hot_columns(), self._channels * self._positions)
-        return self._n.reshape(product, (self._fields, self._channels // self._group, *window.kernel))
+        shape = (self._fields, self._channels // self._group, *window.kernel)
+        return product if channels_last(product) is not None else self._n.reshape(product, shape)
 
     def _narrow(self, large: bool) -> bool:
         return self._window.out[1] <= (_NARROW_FOR_LARGE if large else _NARROW)
 
     def _padded(self) -> ir.Value:
         return place(self._n.writer, self._image, self._before, self._after)
-
-    def _spatial_axes(self) -> list[int]:
-        return list(range(2, 2 + self._window.rank))
 
     # --- dense kernels ------------------------------------------------------------------------------------------------
 
@@ -105,7 +106,8 @@ class _Correlation:
         if window.unit_stride:
             return image
         ends = [(o - 1) * s + 1 for o, s in zip(window.out, window.strides, strict=True)]
-        return self._n.op("Slice", image, [0] * window.rank, ends, self._spatial_axes(), list(window.strides))
+        axes = list(range(2, 2 + window.rank))
+        return self._n.op("Slice", image, [0] * window.rank, ends, axes, list(window.strides))
 
     def _one_hot_columns(self) -> ir.Value:
         """Return [N, C·positions, …]: the image shifted to every position of the kernel."""
@@ -143,35 +145,34 @@ class _Correlation:
         return self._n.reshape(self._n.op("Transpose", flat, perm=[1, 0, 2]), (channels, self._batch * self._length))
 
     def _position_by_position(self) -> ir.Value:
-        """Return [M·C, positions]: for each position the image is cut out and multiplied with the field."""
-        n, window, axes = self._n, self._window, self._spatial_axes()
+        """For each position the image is cut out and multiplied with the field."""
+        n, window = self._n, self._window
         batch, fields, channels, length = self._batch, self._fields, self._channels, self._length
-        image = self._padded()
+        flat = n.reshape(self._image, (batch, channels, math.prod(self._sizes)))
+        image = n.reshape(n.op("Transpose", flat, perm=[0, 2, 1]), (batch, *self._sizes, channels))
+        pads = [0, *self._before, 0, 0, *self._after, 0]
+        image = n.op("Pad", image, pads) if any(pads) else image
         together = self._positions * fields * channels > (fields + channels) * length
-        if together:
-            image = n.op("Transpose", image, perm=[1, 0, *axes])
-            field = self._together(self._field, fields)
-        else:
-            field = n.reshape(self._field, (batch, fields, length))
+        field = self._together(self._field, fields) if together else n.reshape(self._field, (batch, fields, length))
         products = []
         for position in np.ndindex(*window.kernel):
             starts = [k * d for k, d in zip(position, window.dilations, strict=True)]
             ends = [start + size for start, size in zip(starts, window.out, strict=True)]
-            part = n.op("Slice", image, starts, ends, axes)
+            part = n.op("Slice", image, starts, ends, list(range(1, 1 + window.rank)))
             if together:
-                product = n.op("Gemm", field, n.reshape(part, (channels, batch * length)), transB=1)
+                product = n.op("Gemm", field, n.reshape(part, (batch * length, channels)))
             else:
-                right = n.op("Transpose", n.reshape(part, (batch, channels, length)), perm=[0, 2, 1])
-                product = n.op("ReduceSum", n.op("MatMul", field, right), [0], keepdims=0)
-            products.append(n.reshape(product, (1, fields * channels)))
-        return n.op("Transpose", n.op("Concat", *products, axis=0), perm=[1, 0])
+                product = n.op("MatMul", field, n.reshape(part, (batch, length, channels)))
+                product = n.op("ReduceSum", product, [0], keepdims=0)
+            products.append(n.reshape(product, (fields, 1, channels)))
+        return self._from_channels_last(n.op("Concat", *products, axis=1))
 
     def _row_by_row(self) -> ir.Value:
-        """Return [M, C, kh, kw]: the image shifted to all columns of the kernel, the field to one row at a time."""
+        """The image is shifted to all columns of the kernel, the field to one row at a time."""
         n, window = self._n, self._window
         batch, fields, channels = self._batch, self._fields, self._channels
         rows, columns = window.kernel
-        height = window.covered[0]
+        height = self._sizes[0]
         one_hot = np.tile(np.eye(columns, dtype=np.float32), (channels, 1))
         shifted = n.op(
             "Conv",
@@ -179,18 +180,28 @@ class _Correlation:
             one_hot.reshape(channels * columns, 1, 1, columns),
             group=channels,
             dilations=[1, window.dilations[1]],
-            pads=[*self._before, *self._after],
+            pads=[0, self._before[1], 0, self._after[1]],
         )
         shifted = n.reshape(shifted, (batch, channels * columns, height * window.out[1]))
         products = []
         for row in range(rows):
-            start = row * window.dilations[0]
-            placed = place(n.writer, self._field, [start, 0], [height - window.out[0] - start, 0])
+            start = row * window.dilations[0] - self._before[0]
+            shift = [0, 0, start, 0, 0, 0, height - window.out[0] - start, 0]  # a negative amount cuts
+            placed = n.op("Pad", self._field, shift) if any(shift) else self._field
             flat = n.reshape(placed, (batch, fields, height * window.out[1]))
             product = n.op("MatMul", shifted, n.op("Transpose", flat, perm=[0, 2, 1]))
             products.append(n.op("ReduceSum", product, [0], keepdims=1))
         together = n.reshape(n.op("Concat", *products, axis=0), (rows, channels, columns, fields))
-        return n.op("Transpose", together, perm=[3, 1, 0, 2])
+        last = n.op("Transpose", together, perm=[3, 0, 2, 1])
+        return self._from_channels_last(n.reshape(last, (fields, rows * columns, channels)))
+
+    def _from_channels_last(self, last: ir.Value) -> ir.Value:
+        """Turn [M, positions, C] into [M, C, …]."""
+        n = self._n
+        plain = n.op("Transpose", last, perm=[0, 2, 1])
+        value = n.reshape(plain, (self._fields, self._channels, *self._window.kernel))
+        mark_channels_last(value, last)
+        return value
 
     # --- depthwise kernels --------------------------------------------------------------------------------------------
 
@@ -223,10 +234,9 @@ class _Correlation:
     def _one_group_per_sample(self) -> ir.Value:
         """Return depthwise kernels: a sample's field slides over its image as a kernel; stride and dilation swap."""
         n, window, batch = self._n, self._window, self._batch
-        sizes = [c - b - a for c, b, a in zip(window.covered, self._before, self._after, strict=True)]
         each = n.op(
             "Conv",
-            n.reshape(self._image, (1, batch * self._channels, *sizes)),
+            n.reshape(self._image, (1, batch * self._channels, *self._sizes)),
             n.reshape(self._field, (batch * self._fields, 1, *window.out)),
             group=batch * self._channels,
             strides=list(window.dilations),
@@ -261,6 +271,17 @@ def swapped(n: Site, shape: tuple[int, ...], group: int) -> ir.Value:
     value = n.reshape(value, (group * c, fields, *kernel))
     value.meta[_SWAPPED] = Swapped(n.input(1), shape, group)
     return value
+
+
+def mark_channels_last(kernels: ir.Value, last: ir.Value) -> None:
+    """Note that kernels [M, C, …] are there as [M, positions, C] as well."""
+    kernels.meta[_CHANNELS_LAST] = last
+
+
+def channels_last(kernels: ir.Value) -> ir.Value | None:
+    """Return kernels [M, C, …] as [M, positions, C] if that was noted."""
+    found: ir.Value | None = kernels.meta.get(_CHANNELS_LAST)
+    return found
 
 
 def origin_of(kernels: ir.Value) -> Swapped | None:

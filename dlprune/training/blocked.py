@@ -21,7 +21,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx_ir.passes import common
 
-from ..gradients.kernel import origin_of
+from ..gradients.kernel import channels_last, origin_of
 from ..gradients.writer import emitted_shape
 
 _DOMAIN = "com.microsoft.nchwc"
@@ -140,9 +140,11 @@ class _Rewriter:
     def _by_position(self, weight: ir.Value, shape: Sequence[int]) -> tuple[ir.Value, int, int]:
         """Return kernels [O, I, kh, kw] as [O, kh·kw, I], filled up to whole blocks, and O and I then."""
         rows, columns = self._up(shape[0]), self._up(shape[1])
-        value = self._padded(weight, [rows - shape[0], columns - shape[1], 0, 0])
-        value = self._reshape(value, (rows, columns, math.prod(shape[2:])))
-        return self._op("Transpose", [value], perm=[0, 2, 1]), rows, columns
+        value = channels_last(weight)
+        if value is None:
+            flat = self._reshape(weight, (*shape[:2], math.prod(shape[2:])))
+            value = self._op("Transpose", [flat], perm=[0, 2, 1])
+        return self._padded(value, [rows - shape[0], 0, columns - shape[1]]), rows, columns
 
     def _moved(self, value: ir.Value, place: np.ndarray, shape: Sequence[int]) -> ir.Value:
         """Bring rows of equal length into another order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,24 @@ def place(array: NDArray[np.generic]) -> ort.OrtValue:
 def empty(shape: Iterable[int], dtype: type[np.generic] = np.float32) -> ort.OrtValue:
     """Return a tensor of ONNX Runtime with any content."""
     return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), dtype)
+
+
+def is_channels_last(shape: Sequence[int]) -> bool:
+    """Tell whether kernels [M, C, h, w] are kept as [M, h, w, C], the order in which they are used and their gradients
+    come (ONNX Runtime takes long for such a transposition)."""
+    return len(shape) >= 4
+
+
+def pack(array: Array) -> Array:
+    """Return a weight, or what belongs to its elements, in the flat order in which it is kept."""
+    return (np.moveaxis(array, 1, -1) if is_channels_last(array.shape) else array).reshape(-1)
+
+
+def unpack(flat: Array, shape: Sequence[int]) -> Array:
+    """Return a weight in its shape."""
+    if not is_channels_last(shape):
+        return flat.reshape(shape)
+    return np.ascontiguousarray(np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
 
 
 def fetch(value: ort.OrtValue) -> NDArray[np.generic]:
@@ -49,13 +67,13 @@ class Snapshot:
 
 
 class Bank:
-    """One set of weights and solver states, each flat."""
+    """One set of weights and solver states, each flat (see `pack`)."""
 
     def __init__(self, weights: Mapping[str, Array], states: Mapping[str, Mapping[str, Array]]) -> None:
         self._shapes = {name: array.shape for name, array in weights.items()}
-        self.weights = {name: place(array.reshape(-1)) for name, array in weights.items()}
+        self.weights = {name: place(pack(array)) for name, array in weights.items()}
         self.states = {
-            kind: {name: place(array.reshape(-1)) for name, array in arrays.items()} for kind, arrays in states.items()
+            kind: {name: place(pack(array)) for name, array in arrays.items()} for kind, arrays in states.items()
         }
 
     def fetch_weights(self) -> dict[str, Array]:
@@ -67,4 +85,4 @@ class Bank:
         return {kind: self._fetched(values) for kind, values in self.states.items()}
 
     def _fetched(self, values: Mapping[str, ort.OrtValue]) -> dict[str, Array]:
-        return {name: fetch(value).astype(np.float32).reshape(self._shapes[name]) for name, value in values.items()}
+        return {name: unpack(fetch(value).astype(np.float32), self._shapes[name]) for name, value in values.items()}

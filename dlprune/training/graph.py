@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ..facts import gather_facts
 from ..gradients import Writer, differentiate
+from ..gradients.kernel import channels_last, mark_channels_last
 from ..gradients.writer import shape_of
 from ..lift import lift
 from ..logits import before_sigmoid, before_softmax, keep_output
@@ -18,6 +19,7 @@ from ..simplify import simplify
 from ..weights import kernels, source_of, trainable_weights
 from . import loss as losses
 from .blocked import block_convolutions
+from .buffers import is_channels_last
 from .recipe import Recipe
 from .sheet import Names, Sheet
 
@@ -113,7 +115,7 @@ class _Assembly:
         return self._sheet.names.of(what)
 
     def _promote(self, name: str) -> ir.Value:
-        """Make a weight an input of the graph, flat (see Sheet.step), and return it in its shape."""
+        """Make a weight an input of the graph, flat (see Sheet.step and buffers.pack), and return it in its shape."""
         value = self._graph.initializers.pop(name)
         tensor = value.const_value
         assert tensor is not None
@@ -124,14 +126,28 @@ class _Assembly:
         if len(shape) == 1:
             return value
         readers = list(value.uses())
-        target = ir.Value(name=f"{name}/shape", const_value=ir.tensor(np.array(shape, np.int64), name=f"{name}/shape"))
-        self._graph.register_initializer(target)
-        shaped = ir.node("Reshape", [value, target], name=f"{name}/shaped")
-        shaped.outputs[0].name = f"{name}/shaped"
-        self._graph.insert_before(self._graph[0], shaped)
+        made: list[ir.Node] = []
+        shaped = value
+        if is_channels_last(shape):
+            last = self._reshaped(made, value, (shape[0], math.prod(shape[2:]), shape[1]), f"{name}/channels last")
+            made.append(ir.node("Transpose", [last], {"perm": [0, 2, 1]}, name=f"{name}/channels first"))
+            shaped = made[-1].outputs[0]
+            shaped.name = made[-1].name
+        shaped = self._reshaped(made, shaped, shape, f"{name}/shaped")
+        if is_channels_last(shape):
+            mark_channels_last(shaped, last)
+        self._graph.insert_before(self._graph[0], made)
         for reader in readers:
-            reader.node.replace_input_with(reader.idx, shaped.outputs[0])
-        return shaped.outputs[0]
+            reader.node.replace_input_with(reader.idx, shaped)
+        return shaped
+
+    def _reshaped(self, made: list[ir.Node], value: ir.Value, shape: Sequence[int], name: str) -> ir.Value:
+        array = np.array(shape, np.int64)
+        target = ir.Value(name=f"{name}/shape", const_value=ir.tensor(array, name=f"{name}/shape"))
+        self._graph.register_initializer(target)
+        made.append(ir.node("Reshape", [value, target], name=name))
+        made[-1].outputs[0].name = name
+        return made[-1].outputs[0]
 
     def _use_batch_statistics(self) -> list[tuple[ir.Node, str | None, str | None]]:
         """Put every BatchNormalization into training mode; with momentum 0 its outputs are those of the batch."""
@@ -244,7 +260,16 @@ class _Assembly:
         return losses.distilled(w, logits, found, teacher)
 
     def _flat(self, gradient: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-        return gradient if len(shape) == 1 else self._writer.reshape(gradient, (math.prod(shape),))
+        """Return a gradient in the order in which its weight is kept."""
+        if len(shape) == 1:
+            return gradient
+        if is_channels_last(shape):
+            last = channels_last(gradient)
+            if last is None:
+                rows = self._writer.reshape(gradient, (shape[0], shape[1], math.prod(shape[2:])))
+                last = self._writer.op("Transpose", rows, perm=[0, 2, 1])
+            gradient = last
+        return self._writer.reshape(gradient, (math.prod(shape),))
 
     def _finish(
         self, gradients: Mapping[str, ir.Value], weights: Mapping[str, ir.Value]

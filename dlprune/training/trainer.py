@@ -15,7 +15,7 @@ from ..gradients import GradientError
 from ..lift import LiftError
 from ..weights import running_statistics, trainable_weights, unshare
 from .blocked import block_size
-from .buffers import Array, Bank, Snapshot, fetch, place
+from .buffers import Array, Bank, Snapshot, fetch, pack, place, unpack
 from .graph import TrainGraph, TrainGraphError, build
 from .recipe import STATES, Rates, Recipe
 from .runner import Runner
@@ -253,7 +253,7 @@ class Trainer:
     def masks(self) -> dict[str, Array]:
         """Masks by name of the weight."""
         return {
-            name: fetch(self._mask_values[name]).astype(np.float32).reshape(self._shapes[name])
+            name: unpack(fetch(self._mask_values[name]).astype(np.float32), self._shapes[name])
             for name in sorted(self._masked)
         }
 
@@ -273,15 +273,16 @@ class Trainer:
         weights = dict(self._snapshot.weights)
         for name, mask in masks.items():
             factor = mask.astype(np.float32)
+            packed = pack(factor)
             if self._banks is not None and name in self._trained:
                 held = self._banks[self._state.bank].weights[name]
-                held.update_inplace(fetch(held).astype(np.float32) * factor.reshape(-1))
+                held.update_inplace(fetch(held).astype(np.float32) * packed)
             else:
                 weights[name] = weights[name] * factor
             if name in self._mask_values:  # sessions are bound to it
-                self._mask_values[name].update_inplace(np.ascontiguousarray(factor).reshape(-1))
+                self._mask_values[name].update_inplace(np.ascontiguousarray(packed))
             else:
-                self._mask_values[name] = place(factor.reshape(-1))
+                self._mask_values[name] = place(packed)
         self._masked = frozenset(masks)
         self._snapshot = replace(self._snapshot, weights=weights)
         self._state = replace(self._state)  # another object: the graph has to be brought up to date
