@@ -3,7 +3,8 @@
 On x86 its convolutions work on channels in blocks of 8 or 16. Mul and Add of two maps, pooling, and activations after
 a convolution work on blocks as well; scalar operands, comparisons and reductions do not, and cost a reordering of the
 whole map before and after. So a scale, a shift and a threshold are written as a depthwise 1×1 convolution, a sum over
-space as a pool. Where there is no blocked layout this costs no more than the plain operators.
+space as a pool. Where there is no blocked layout this costs no more than the plain operators. Where weights are not
+constant, though, maps leave the blocked layout behind each convolution, and a threshold is best taken in one step.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dlprune.gradients.writer import Writer
 
 #: A step from 0 to 1 is a ramp so steep that no number met in practice lies on it; a power of two keeps products exact.
 STEEP = 2.0**80
+#: Bounds from here on would become infinite.
+_LARGE = 1e9
 #: Width of ReLU6, the one clip that is worth a shortcut (and whose bounds the shortcut meets exactly).
 _VALLEY = 6.0
 
@@ -36,14 +39,18 @@ def affine(writer: Writer, value: ir.Value, shape: Sequence[int], scale: float, 
 
 def above(writer: Writer, value: ir.Value, shape: Sequence[int], bound: float = 0.0) -> ir.Value:
     """Return 1 where value > bound, else 0."""
-    if len(shape) == 4 and abs(bound) < 1e9:
+    if writer.live_weights and abs(bound) < _LARGE:
+        return writer.op("HardSigmoid", value, alpha=STEEP, beta=-STEEP * bound)
+    if len(shape) == 4 and abs(bound) < _LARGE:
         return writer.op("Clip", affine(writer, value, shape, STEEP, -STEEP * bound), 0.0, 1.0)
     return _number(writer, writer.op("Greater", value, bound))
 
 
 def below(writer: Writer, value: ir.Value, shape: Sequence[int], bound: float) -> ir.Value:
     """Return 1 where value < bound, else 0."""
-    if len(shape) == 4 and abs(bound) < 1e9:
+    if writer.live_weights and abs(bound) < _LARGE:
+        return writer.op("HardSigmoid", value, alpha=-STEEP, beta=STEEP * bound)
+    if len(shape) == 4 and abs(bound) < _LARGE:
         return writer.op("Clip", affine(writer, value, shape, -STEEP, STEEP * bound), 0.0, 1.0)
     return _number(writer, writer.op("Less", value, bound))
 

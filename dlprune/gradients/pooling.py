@@ -35,7 +35,7 @@ def shared(n: Site, dy: ir.Value, y: ir.Value, axes: list[int]) -> ir.Value:
 
 @gradient("MaxPool")
 def max_pool(n: Site) -> Partials:
-    """Add dy up at the positions that the pool names in its second output (overlapping windows may share one)."""
+    """Hand dy to the positions that the pool names in its second output; overlapping windows may share one."""
     if n.attr_int("storage_order", 0) != 0:
         raise GradientError(n.node, "column-major indices are not supported")
     shape = n.shape()
@@ -46,6 +46,10 @@ def max_pool(n: Site) -> Partials:
         indices.name = f"{n.y.name}/indices"
         indices.type = ir.TensorType(ir.DataType.INT64)
         indices.shape = ir.Shape(n.out_shape())
+    kernel = n.attr_ints("kernel_shape", [])
+    window = window_of(n, kernel, shape[2:], n.out_shape()[2:])
+    if all(s >= e for s, e in zip(window.strides, window.extent, strict=True)):
+        return n.op("MaxUnpool", n.dy, indices, list(shape), kernel_shape=kernel)
     flat = n.op(
         "ScatterElements",
         n.zeros((math.prod(shape),)),

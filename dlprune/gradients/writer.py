@@ -54,6 +54,8 @@ class Writer:
         self.fast_depthwise = False
         #: New nodes go before this one; None = to the end.
         self.place: ir.Node | None = None
+        #: Whether weights are inputs of the graph, so that maps lie in plain order between convolutions.
+        self.live_weights = False
         self._count = 0
         self._shared: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
 

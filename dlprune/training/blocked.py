@@ -79,7 +79,11 @@ class _Rewriter:
         if not direct:
             image = self._reordered_image(image, group if depthwise else inputs)
         few = depthwise or direct
+        origin = None if few else origin_of(weight)
+        source = weight if origin is None else origin.source
         weight = self._few_inputs(weight, shape) if few else self._dense(weight, shape)
+        # ONNX Runtime turns first to the operand whose node comes later: thus weights do not wait for images.
+        self._put_behind(source)
         operands = [image, weight]
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         if bias is not None:
@@ -107,15 +111,18 @@ class _Rewriter:
         if image not in self._reordered:
             padded = self._padded(image, [0, -channels % _MULTIPLE, 0, 0])
             reordered = self._op("ReorderInput", [padded], _DOMAIN)
-            # It has to stand before all readers: right behind what makes the image, or first of all.
-            producer = image.producer()
-            if producer is not None:
-                self._graph.insert_after(producer, self._made)
-            else:
-                self._graph.insert_before(self._graph[0], self._made)
-            self._made = []
+            self._put_behind(image)  # before all readers
             self._reordered[image] = reordered
         return self._reordered[image]
+
+    def _put_behind(self, source: ir.Value) -> None:
+        """Insert the nodes made so far right behind what makes their source, or first of all."""
+        producer = source.producer()
+        if producer is not None:
+            self._graph.insert_after(producer, self._made)
+        else:
+            self._graph.insert_before(self._graph[0], self._made)
+        self._made = []
 
     def _dense(self, weight: ir.Value, shape: Sequence[int]) -> ir.Value:
         """Return [O, I, kh, kw] in the order o, i, h, w, I, O.

@@ -106,6 +106,7 @@ class _Assembly:
         self._normalizations = [] if recipe.frozen_statistics else self._use_batch_statistics()
         simplify(lifted, gather_facts(lifted, {input_name: recipe.shape}))
         self._writer = Writer(self._graph, "train")
+        self._writer.live_weights = True
         self._writer.fast_depthwise = fast_depthwise
         self._sheet = Sheet(self._graph, self._writer, Names(self._writer.prefix))
         self._images = next(value for value in self._graph.inputs if value.name == input_name)

@@ -15,7 +15,6 @@ from . import solver
 from .buffers import Array, Bank, empty, fetch, place
 from .graph import IMAGES, LABELS, LOGITS, LOSS, STATISTICS, TEACHER, TrainGraph
 from .recipe import Rates
-from .sheet import NORM
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Runner:
         self._scalars = {name: place(np.zeros((), np.float32)) for name in graph.scalars | graph.step_scalars}
         self._loss = empty((recipe.batch,))
         self._logits = empty((recipe.batch, graph.classes))
-        self._norm = empty(())
+        self._norms = {name: empty(()) for name in shapes}
         self._statistics = empty((sum(2 * one.channels for one in graph.normalizations),))
         self._totals: list[dict[str, ort.OrtValue]] = []
         if recipe.parts > 1:  # the first part adds to zeros, the others write the second and third in turn
@@ -88,7 +87,7 @@ class Runner:
         return Outcome(
             np.concatenate(losses).astype(np.float32),
             np.concatenate(logits).astype(np.float32),
-            float(fetch(self._norm)),
+            sum(float(fetch(norm)) for norm in self._norms.values()),
             [row.astype(np.float32) for row in statistics],
         )
 
@@ -137,8 +136,8 @@ class Runner:
 
     def _add_step(self, inputs: dict[str, ort.OrtValue], outputs: dict[str, ort.OrtValue], source: int) -> None:
         names, old, new = self._names, self._banks[source], self._banks[1 - source]
-        outputs[names.of(NORM)] = self._norm
         for name in self.graph.shapes:
+            outputs[names.norm(name)] = self._norms[name]
             outputs[names.new(name)] = new.weights[name]
             if name in self.graph.recipe.masked:
                 inputs[names.mask(name)] = self._masks[name]

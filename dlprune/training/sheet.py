@@ -12,8 +12,6 @@ from ..gradients.writer import shape_of
 from .recipe import STATES, Recipe
 from .solver import SOLVERS
 
-NORM = "norm"
-
 
 @dataclass(frozen=True)
 class Names:
@@ -36,6 +34,10 @@ class Names:
     def new_state(self, kind: str, weight: str) -> str:
         """Return the output that holds a new solver state."""
         return f"{self.prefix}/new {kind}/{weight}"
+
+    def norm(self, weight: str) -> str:
+        """Return the output that holds the squared length of a gradient."""
+        return f"{self.prefix}/norm/{weight}"
 
     def mask(self, weight: str) -> str:
         """Return the input that holds a mask."""
@@ -94,15 +96,18 @@ class Sheet:
         weights: Mapping[str, ir.Value],
         kernels: frozenset[str],
     ) -> None:
-        """Add the solver step: new weights, new states, and the squared norm of the gradient.
+        """Add the solver step: new weights, new states, and the squared norm of each gradient.
 
         Everything is flat: [M, C, 1, 1] times a number takes ONNX Runtime a hundred times as long as [M·C] times it.
+        ONNX Runtime works off what leads to one output after the other. So the steps stand in the order of their
+        gradients, and each has a norm of its own: then no gradient has to be kept for long.
         """
         w, names = self.writer, self.names
-        scalars, norms = _Scalars(self), []
-        for name, gradient in gradients.items():
+        scalars = _Scalars(self)
+        for name in _as_made(self._graph, gradients):
+            gradient = gradients[name]
             weight, shape = weights[name], shape_of(weights[name])
-            norms.append(w.op("ReduceSumSquare", gradient, keepdims=0))
+            self.output(names.norm(name), w.op("ReduceSumSquare", gradient, keepdims=0), ())
             if recipe.prior and name in kernels:
                 gradient = w.op("Add", gradient, w.op("Mul", weight, self.scalar("prior")))
             states = {kind: self.input(names.state(kind, name), shape) for kind in STATES[recipe.solver]}
@@ -113,7 +118,13 @@ class Sheet:
             self.output(names.new(name), new, shape)
             for kind, state in update.states.items():
                 self.output(names.new_state(kind, name), state, shape)
-        self.output(names.of(NORM), w.op("Sum", *norms), ())
+
+
+def _as_made(graph: ir.Graph, gradients: Mapping[str, ir.Value]) -> list[str]:
+    """Return the names in the order in which the graph makes the gradients."""
+    place = {node: number for number, node in enumerate(graph)}
+    producers = {name: value.producer() for name, value in gradients.items()}
+    return sorted(gradients, key=lambda name: -1 if (node := producers[name]) is None else place[node])
 
 
 class _Scalars(Mapping[str, ir.Value]):
