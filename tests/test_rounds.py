@@ -127,6 +127,8 @@ def test_a_state_of_other_work_is_refused(model: ha.HHandle, tmp_path: Path):
         ({"rounds": 0}, 7914),
         ({"rounds": 2, "target": "macs"}, 7914),
         ({"finetune": {"epochs": -1}}, 7914),
+        ({"finetune": {"epoch": 1}}, 7911),
+        ({"finetune": {"resume": True}}, 7911),
         ({"resume": True}, 7914),
         ({"mode": "nothing"}, 1302),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..errors import (
 from ..guard import guarded
 from ..handle import HHandle, new_handle
 from ..model import unwrap_model
-from ..parameters import bad_value, choice, count, number
+from ..parameters import bad_value, choice, count, number, unknown_parameter
 from ..samples import LABEL, Batch, images, labels, read_samples
 from ..tuples import HTuple, TupleLike, to_tuple
 from .augmentation import Augmentation
@@ -31,6 +32,10 @@ from .rounds import Report, Rounds, run_rounds
 from .schedule import KINDS, Kind
 from .steps import train_step
 
+#: Parameters of finetune_dl_model that are no part of what a run is to do.
+_NOT_IN_PLAN = frozenset(
+    {"dlmodel_handle", "dlsamples", "dlsamples_validation", "teacher", "checkpoint", "resume", "progress"}
+)
 #: Images per step where neither caller nor model says anything.
 _BATCH = 32
 
@@ -44,7 +49,9 @@ def train_dl_model_batch(dlmodel_handle: HHandle, dlsample_batch: Sequence[HHand
     as published, with bias correction. BatchNormalization works with the statistics of the batch and updates the
     running ones, unless 'batchnorm_frozen' is 'true'; Dropout does nothing. Where the file has BatchNormalization
     folded into convolutions, plain weights and biases are trained; then use a learning rate that is about ten times
-    smaller, and raise it slowly at the beginning.
+    smaller, and raise it slowly at the beginning. A model that has BatchNormalization behind its first convolution and
+    takes images of −127…128 has tiny kernels there, which the default learning_rate 0.001 throws over in one step
+    (with PyTorch's SGD as well): freeze them, e.g. 'frozen_weights' 'stem.conv.weight', or use 0.00001.
 
     The solver's memory (velocity, moments) stays with the handle, is not written to files, and is fresh in copies.
     Training runs on the CPU, whatever 'runtime' says.
@@ -162,27 +169,26 @@ def finetune_dl_model(
     classifier = unwrap_model(dlmodel_handle, 1)
     classifier.require_classification("finetune_dl_model")
     validation = read_samples(dlsamples_validation, 3)
-    plan = _plan(
-        classifier,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        schedule=schedule,
-        warmup_epochs=warmup_epochs,
-        milestones=milestones,
-        seed=seed,
-        flip=flip,
-        shift=shift,
-        crop=crop,
-        brightness=brightness,
-        patience=patience,
-        temperature=temperature,
-        distillation=distillation,
-    )
+    settings = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "schedule": schedule,
+        "warmup_epochs": warmup_epochs,
+        "milestones": milestones,
+        "seed": seed,
+        "flip": flip,
+        "shift": shift,
+        "crop": crop,
+        "brightness": brightness,
+        "patience": patience,
+        "temperature": temperature,
+        "distillation": distillation,
+    }
     path = None if checkpoint is None else Path(checkpoint)
     result = run_finetune(
         classifier,
-        plan,
+        _plan(classifier, settings),
         SampleData(read_samples(dlsamples, 2), classifier, "dlsamples"),
         SampleData(validation, classifier, "dlsamples_validation") if validation else None,
         teacher=None if teacher is None else _teacher(teacher),
@@ -193,47 +199,34 @@ def finetune_dl_model(
     return from_python_dict(result.entries())
 
 
-def _plan(
-    classifier: Classifier,
-    *,
-    epochs: int = 10,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    schedule: str = "cosine",
-    warmup_epochs: float = 1.0,
-    milestones: Sequence[float] = (),
-    seed: int = 0,
-    flip: bool = False,
-    shift: float = 0.0,
-    crop: float = 0.0,
-    brightness: float = 0.0,
-    patience: int | None = None,
-    temperature: float = 4.0,
-    distillation: float = 0.5,
-) -> Plan:
-    """Return checked parameters of finetune_dl_model. Raises HOperatorError 7914, 1203, 1403."""
+def _plan(classifier: Classifier, settings: Mapping[str, Any]) -> Plan:
+    """Return checked parameters of finetune_dl_model, with its defaults. Raises HOperatorError 7911, 7914."""
+    defaults = {name: p.default for name, p in inspect.signature(finetune_dl_model).parameters.items()}
+    for name in settings.keys() - (defaults.keys() - _NOT_IN_PLAN):
+        raise unknown_parameter(name, frozenset(defaults) - _NOT_IN_PLAN)
+    given = defaults | settings
     params = classifier.params
-    batch, parts = batch_and_parts(classifier, batch_size)
-    rate = params.learning_rate if learning_rate is None else learning_rate
+    batch, parts = batch_and_parts(classifier, given["batch_size"])
+    rate = params.learning_rate if given["learning_rate"] is None else given["learning_rate"]
     return Plan(
-        epochs=_count("epochs", epochs, 0),
+        epochs=_count("epochs", given["epochs"], 0),
         batch=batch,
         parts=parts,
         learning_rate=_number("learning_rate", rate, number(0, above=True)),
-        schedule=_schedule(schedule),
-        warmup=_number("warmup_epochs", warmup_epochs, number(0)),
-        milestones=tuple(_number("milestones", epoch, number(0)) for epoch in milestones),
-        seed=_count("seed", seed, 0),
+        schedule=_schedule(given["schedule"]),
+        warmup=_number("warmup_epochs", given["warmup_epochs"], number(0)),
+        milestones=tuple(_number("milestones", epoch, number(0)) for epoch in given["milestones"]),
+        seed=_count("seed", given["seed"], 0),
         augmentation=Augmentation(
-            flip=bool(flip),
-            shift=_number("shift", shift, number(0, 1)),
-            crop=_number("crop", crop, number(0, 1, below=True)),
-            brightness=_number("brightness", brightness, number(0)),
+            flip=bool(given["flip"]),
+            shift=_number("shift", given["shift"], number(0, 1)),
+            crop=_number("crop", given["crop"], number(0, 1, below=True)),
+            brightness=_number("brightness", given["brightness"], number(0)),
             value_range=float(params.image_range_max - params.image_range_min),
         ),
-        patience=None if patience is None else _count("patience", patience, 1),
-        temperature=_number("temperature", temperature, number(0, above=True)),
-        distillation=_number("distillation", distillation, number(0, 1)),
+        patience=None if given["patience"] is None else _count("patience", given["patience"], 1),
+        temperature=_number("temperature", given["temperature"], number(0, above=True)),
+        distillation=_number("distillation", given["distillation"], number(0, 1)),
     )
 
 
@@ -267,7 +260,8 @@ def prune_and_finetune_dl_model(
     round and 'score' or 'prune' and the share done, or 'train' and a Progress).
     Returns the handle of the pruned and trained model, and a dict per round: 'round', 'pruned_kernel_num' and
     'pruned_percentage' so far, and what finetune_dl_model returns.
-    Raises HOperatorError as prune_dl_model and finetune_dl_model do; 7914 if `checkpoint` belongs to other work.
+    Raises HOperatorError as prune_dl_model and finetune_dl_model do; 7911 (a name in `finetune`), 7914 if `checkpoint`
+    belongs to other work.
 
     Example:
         >>> import dlprune as ha
@@ -286,7 +280,7 @@ def prune_and_finetune_dl_model(
     task = Rounds(
         percentage=_number("percentage", percentage, number(0, 100)),
         rounds=_count("rounds", rounds, 1),
-        plan=_plan(classifier, **(finetune or {})),
+        plan=_plan(classifier, finetune or {}),
         distill=bool(distill),
         mode=mode,
         settings=settings,
