@@ -7,9 +7,9 @@ scored), then the pruned file is trained three epochs, with the weights as they 
 - *PyTorch*: the same file as a torch module (``onnx_torch.py``), eagerly;
 - *dlprune, distilled*: with the unpruned model's logits as soft targets.
 
-Both sides see the same images in the same order with the same learning rates: SGD, momentum 0.9, batches of 64, one
-epoch of warm-up, cosine, no augmentation, 4,000 images an epoch. Weights of the last epoch, full test set. They take their steps in turn, so
-that a disturbance of the machine hits both; the ratio is the median over the pairs of steps.
+Both sides see the same 4,000 images in the same order with the same learning rates: SGD, momentum 0.9, batches of 64,
+one epoch of warm-up, cosine, no augmentation. Weights of the last epoch, full test set. They take their steps in turn,
+so that a disturbance of the machine hits both; the ratio is the median over the pairs of steps.
 
 Results are kept in ``finetune.json`` in the folder of the nets; what is there is not computed again. Needs torch beside
 dlprune; on two cores about two minutes for each::
