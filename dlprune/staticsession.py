@@ -50,7 +50,7 @@ def static_session(
     try:
         for value, tensor in large.items():
             value.const_value = ir.ExternalTensor(
-                "memory", None, None, tensor.dtype, shape=ir.Shape(tensor.shape), name=value.name or ""
+                "memory", None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
             )
         data = ir.to_proto(model).SerializeToString()
     finally:
