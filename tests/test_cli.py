@@ -248,6 +248,46 @@ def test_interrupted_scoring_goes_on_from_its_state_to_the_same_file(
     assert not state.exists()
 
 
+#: The command in a process of its own, which tells of each batch, takes its time, and writes its state after each.
+_SLOW = """
+import sys, time
+import dlprune as ha
+from dlprune.cli import main, scoring
+scoring._SAVE_EVERY, scoring._SAVE_SHARE = 0.0, 1e9
+add = ha.add_dl_pruning_batch
+def slow(*arguments):
+    add(*arguments)
+    print("batch", flush=True)
+    time.sleep(0.1)
+ha.add_dl_pruning_batch = slow
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+def test_a_process_that_is_stopped_leaves_a_state_from_which_the_same_file_comes(
+    model_file: str, photos: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C, a polite end and a rude one: byte for byte the file of an uninterrupted run."""
+    arguments = ["prune", model_file, "--images", photos, "-p", 40, "--batch-size", 2, *FAST]
+    run(*arguments, "-o", tmp_path / "whole.onnx")
+    out, state = tmp_path / "parts.onnx", tmp_path / "parts.onnx.state"
+    command = [sys.executable, "-c", _SLOW, *map(str, arguments), "-o", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(4):
+            assert process.stdout.readline() == "batch\n"
+        process.send_signal(number)
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), told
+    assert state.exists()
+    assert not out.exists()
+    result = run(*arguments, "-o", out, "--resume", state)
+    position = int(re.search(r"Going on after (\d+) of 24", result.stderr)[1])  # type: ignore[index]
+    assert 4 <= position < 24
+    assert out.read_bytes() == (tmp_path / "whole.onnx").read_bytes()
+
+
 def test_a_state_goes_on_with_another_percentage_but_not_with_other_images_or_models(
     model_file: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,7 +412,7 @@ def test_doctor_ends_with_an_error_code_if_its_test_fails(monkeypatch: pytest.Mo
 
 def test_demo_ends_with_the_five_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = run("demo").stdout.splitlines()[-5:]
+    lines = run("demo", "-p", 20, "--multiple", 1, "--finetune-epochs", 0).stdout.splitlines()[-5:]
     assert lines[:2] == ["prunable_kernel_num: 708", "pruned_kernel_num: 141"]
     assert lines[2].startswith("pruned_percentage: 19.9")
     assert float(lines[3].removeprefix("accuracy before: ")) > 0.98

@@ -121,13 +121,26 @@ def advise(job: PruningJob, figures: Figures, output: Output) -> None:
     advise_on_speed(figures, job.settings["kernel_multiple"], output)
 
 
-def tell_figures(job: PruningJob, results: Mapping[str, Any], what: str, figures: Figures, output: Output) -> None:
-    """Print the comparison, and results and accuracies in lines of their own at the end."""
+def tell_figures(
+    job: PruningJob,
+    results: Mapping[str, Any],
+    what: str,
+    figures: Figures,
+    output: Output,
+    untrained: float | None = None,
+) -> None:
+    """Print the comparison, and results and accuracies in lines of their own at the end.
+
+    `untrained` is the accuracy of the pruned model before it was trained, if it was.
+    """
     figures_table(output, figures, NAMES)
     output.line(f"{what}; written: {job.out}")
     for name, value in results.items():
         output.line(f"{name}: {value:.2f}" if isinstance(value, float) else f"{name}: {value}")
-    for name, accuracy in zip(NAMES, figures.accuracies, strict=True):
+    accuracies = dict(zip(NAMES, figures.accuracies, strict=True))
+    if untrained is not None:
+        accuracies = {"before": accuracies["before"], "pruned": untrained, "after": accuracies["after"]}
+    for name, accuracy in accuracies.items():
         output.line(f"accuracy {name}: {'unknown' if accuracy is None else f'{accuracy:.4f}'}")
 
 

@@ -243,9 +243,10 @@ class PruningOptions:
             "--multiple",
             metavar="NUMBER|auto",
             help="Leave layers with multiples of so many kernels; auto: what ONNX Runtime computes at once on this "
-            "processor. Without, a smaller model may be slower.",
+            "processor. Without, a smaller model may be slower. Default: 1; for the demo 8.",
+            show_default=False,
         ),
-    ] = "1"
+    ] = ""
     parameters: Annotated[
         list[str] | None,
         pruning_option(
@@ -256,13 +257,13 @@ class PruningOptions:
         ),
     ] = None
 
-    def settings(self) -> dict[str, str | float]:
-        """Return the parameters for create_dl_pruning. Raises typer.BadParameter."""
+    def settings(self, multiple: str = "1") -> dict[str, str | float]:
+        """Return the parameters for create_dl_pruning, `multiple` by default. Raises typer.BadParameter."""
         values = dataclasses.asdict(self)
         del values["parameters"]
         if self.max_layer_percentage is None:
             values["max_layer_percentage"] = "auto"
-        values["kernel_multiple"] = _multiple(self.kernel_multiple)
+        values["kernel_multiple"] = _multiple(self.kernel_multiple or multiple)
         others = dict(_assignment(text) for text in self.parameters or ())
         return {**values, **others}
 
@@ -273,9 +274,13 @@ class TrainingOptions:
 
     solver: Annotated[Literal["adam", "sgd"], training_option(help="What steps are taken.")] = "adam"
     learning_rate: Annotated[
-        float,
-        training_option(help="The highest one. Where batch normalization is folded into convolutions, take a tenth."),
-    ] = 0.001
+        float | None,
+        training_option(
+            help="The highest one. Where batch normalization is folded into convolutions, take a tenth. Default: 0.001; "
+            "for the demo 0.0003.",
+            show_default=False,
+        ),
+    ] = None
     schedule: Annotated[
         Literal["cosine", "step", "constant"], training_option(help="How the learning rate goes down.")
     ] = "cosine"

@@ -31,12 +31,14 @@ from .setup import Work
 
 #: Prepared images beyond this many bytes go into a temporary file.
 _IN_MEMORY: Final = 1 << 30
+_LEARNING_RATE: Final = 0.001
 
 
 def plan_of(options: TrainingOptions, classifier: Classifier, epochs: int, seed: int) -> Plan:
     """Set the solver's parameters of a classifier and return what is to be done."""
+    rate = _LEARNING_RATE if options.learning_rate is None else options.learning_rate
     classifier.set("solver_type", (options.solver,))
-    classifier.set("learning_rate", (options.learning_rate,))
+    classifier.set("learning_rate", (rate,))
     classifier.set("weight_prior", (options.weight_prior,))
     classifier.set("batchnorm_frozen", ("true" if options.freeze_statistics else "false",))
     classifier.set("frozen_weights", tuple(name.strip() for name in options.freeze.split(",") if name.strip()))
@@ -46,7 +48,7 @@ def plan_of(options: TrainingOptions, classifier: Classifier, epochs: int, seed:
         epochs=epochs,
         batch=batch,
         parts=parts,
-        learning_rate=options.learning_rate,
+        learning_rate=rate,
         schedule=options.schedule,
         warmup=options.warmup,
         seed=seed,

@@ -77,10 +77,19 @@ def run_tuned(job: PruningJob, tuning: Tuning, output: Output) -> None:
         told = [_entry(one, images) for one in rounds]
         write_reports(job.report, work, fresh, classifiers, figures, curve, output, told)
     layers_table(output, figures, NAMES)
-    columns = ["round", " kernels removed", " percentage", " epochs", " accuracy in training", " accuracy judging"]
+    columns = [
+        "round",
+        " kernels removed",
+        " percentage",
+        " accuracy",
+        " epochs",
+        " in training",
+        " judging",
+        " trained",
+    ]
     output.table("Rounds", columns, [_row(one) for one in rounds])
     advise(job, figures, output)
-    tell_figures(job, results, f"{images} images scored and trained with", figures, output)
+    tell_figures(job, results, f"{images} images scored and trained with", figures, output, last.accuracy_pruned)
     trained = {"rounds": [one.entry() for one in rounds], "trained_images": images}
     output.json(entries(job, {**results, **trained}, figures))
 
@@ -124,7 +133,7 @@ def _rounds(
             folder=folder,
             resume=job.resume is not None,
             report=report,
-            judge=(lambda pruned: accuracy_on(job.work, pruned)) if job.report.is_wanted else lambda _pruned: None,
+            judge=lambda pruned: accuracy_on(job.work, pruned),
         )
 
 
@@ -157,7 +166,9 @@ def _row(one: Round) -> tuple[Any, ...]:
         one.number,
         one.pruned_kernel_num,
         f"{one.pruned_percentage:.2f}",
+        percent(one.accuracy_pruned),
         one.training["epochs"],
         percent(trained[-1]) if trained else "",
         percent(judged[one.training["best_epoch"]]) if judged else "",
+        percent(one.accuracy),
     )

@@ -62,13 +62,15 @@ class Round:
         number: from 1 on.
         pruned_kernel_num, pruned_percentage: what has left so far.
         training: see finetune_dl_model.
-        accuracy: on images that nothing else depends on, 0…1; None where nobody asked.
+        accuracy_pruned, accuracy: before and after the training, on images that nothing else depends on, 0…1; None
+            where nobody asked.
     """
 
     number: int
     pruned_kernel_num: int
     pruned_percentage: float
     training: Mapping[str, Any]
+    accuracy_pruned: float | None = None
     accuracy: float | None = None
 
     def entry(self) -> dict[str, Any]:
@@ -77,6 +79,9 @@ class Round:
             "round": self.number,
             "pruned_kernel_num": self.pruned_kernel_num,
             "pruned_percentage": self.pruned_percentage,
+            **{
+                name: getattr(self, name) for name in ("accuracy_pruned", "accuracy") if getattr(self, name) is not None
+            },
             **self.training,
         }
 
@@ -102,7 +107,7 @@ def run_rounds(
         folder: where the state is kept; made if need be.
         resume: go on from what is in the folder.
         report: called as things go on.
-        judge: returns the accuracy that is noted of each round.
+        judge: returns the accuracy that is noted of each round, before and after its training.
 
     Raises:
         HOperatorError: as the pruning operators and finetune; 7914 if the folder holds the state of other work.
@@ -159,9 +164,10 @@ class _Run:
                 pruned.params.meta_data[_REMOVED] = str(removed)
                 pruned.write(str(pruned_file))
                 pruned.params.meta_data.pop(_REMOVED)
+        before = self._judge(pruned)
         found = self._train(pruned, number)
         percentage = 100.0 * removed / max(self._total, 1)
-        self._done.append(Round(number, removed, percentage, found.entries(), self._judge(pruned)))
+        self._done.append(Round(number, removed, percentage, found.entries(), before, self._judge(pruned)))
         tuned_file = self._file(number, "tuned.onnx")
         if tuned_file is not None:
             pruned.write(str(tuned_file))
