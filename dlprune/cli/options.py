@@ -276,8 +276,8 @@ class TrainingOptions:
     learning_rate: Annotated[
         float | None,
         training_option(
-            help="The highest one. Where batch normalization is folded into convolutions, take a tenth. Default: 0.001; "
-            "for the demo 0.0003.",
+            help="The highest one. Where batch normalization is folded into convolutions, take a tenth. Default: "
+            "0.001; for the demo 0.0003.",
             show_default=False,
         ),
     ] = None
