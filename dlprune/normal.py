@@ -10,6 +10,8 @@ from onnx_ir.passes import common as passes
 
 from dlprune import onnxfile
 from dlprune.interface import known
+from dlprune.nodes import is_standard
+from dlprune.sequences import slice_sequences
 
 
 def normalise(model: ir.Model) -> None:
@@ -28,11 +30,28 @@ def normalise(model: ir.Model) -> None:
                 value.type = ir.TensorType(value.const_value.dtype)
     # Older formats demand that initializers are listed as inputs; in memory they are not (see Classifier.ir_version).
     model.ir_version = max(model.ir_version or 0, 4)
+    slice_sequences(model.graph)
+    _settle_casts(model.graph)
     _name_nodes(model)
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is not None and any(isinstance(dim, int) and dim <= 0 for dim in value.shape):
             # Not a size of −1 but the way some exporters write "open".
             value.shape = ir.Shape([known(dim) if isinstance(dim, int) else dim for dim in value.shape])
+
+
+def _settle_casts(graph: ir.Graph) -> None:
+    """Turn CastLike into Cast where the file tells the type: its second input then says nothing more."""
+    for node in list(graph):
+        like = node.inputs[1] if node.op_type == "CastLike" and is_standard(node) else None
+        if like is None or like.dtype is None:
+            continue
+        output = node.outputs[0]
+        cast = ir.node("Cast", [node.inputs[0]], {"to": int(like.dtype)}, name=node.name)
+        node.prepend(cast)
+        new = cast.outputs[0]
+        new.name, new.type, new.shape = output.name, output.type, output.shape
+        output.replace_all_uses_with(new, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
 
 
 def _name_nodes(model: ir.Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,11 +47,15 @@ def check_file(path: Path, *, kernels: int, convolutions: int, class_output: str
     assert_exact(pruned, choose(analysis_of(pruned).structure, 0.5))
 
     before, after = onnx.load(path), onnx.load(pruned_path)
-    assert after.opset_import == before.opset_import
+    assert _opsets(after) == _opsets(before)
     assert after.ir_version == before.ir_version
     assert list(after.graph.output) == list(before.graph.output)
     assert after.graph.input[0] == before.graph.input[0]
     return after
+
+
+def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
+    return {entry.domain: entry.version for entry in proto.opset_import}
 
 
 BODY = """
@@ -397,3 +402,19 @@ def test_well_known_networks_lose_thirty_percent_exactly(path: Path) -> None:
     assert (prunable, len(structure.layers)) == LIGHT_CONVOLUTIONS[path.stem.removeprefix("light_")]
     pruned = assert_exact(classifier, choose(structure, 0.3))
     assert np.ptp(pruned.logits(random_images(pruned))) > 0
+
+
+# --- what PyTorch's exporters write -----------------------------------------------------------------------------------
+
+#: One network in many variants, by tests/benchmarks/exports.py.
+EXPORTS = sorted((Path(__file__).parent / "exports").glob("*.onnx"))
+
+
+@pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
+def test_both_exporters_of_pytorch_give_the_same_structure_in_all_their_variants(path: Path, tmp_path: Path) -> None:
+    """Opsets 9 to 20, folded or not, BatchNormalization kept, weights as inputs or external, open sizes."""
+    copy = tmp_path / path.name
+    shutil.copytree(path.parent, tmp_path, dirs_exist_ok=True)
+    # Of the trunk, one channel stays in either half of the split: three units of three kernels, three of four (with
+    # the depthwise one). Of 6, 4, 4 and 7 other kernels all but one leave.
+    check_file(copy, kernels=3 * 3 + 3 * 4 + 5 + 3 + 3 + 6, convolutions=8)

@@ -502,6 +502,42 @@ def test_maps_may_be_joined_after_they_were_flattened() -> None:
     check(proto, kernels=2 + 3, convolutions=2)
 
 
+@pytest.mark.parametrize(("split", "last", "first"), [("int64 split = {4}", 1, 4), ("int64[2] split = {3,5}", -1, 3)])
+def test_chunks_may_pass_through_a_sequence(split: str, last: int, first: int) -> None:
+    proto = net(
+        """
+        a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+        ar = Relu(a)
+        parts = SplitToSequence<axis = 1>(ar, split)
+        p = SequenceAt(parts, zero)
+        q = SequenceAt(parts, last)
+        b = Conv(p, w2)
+        c = Conv(q, w3)
+        s = Concat<axis = 1>(b, c)
+        r = Relu(s)""",
+        f"""float[8,3,3,3] w1, float[8] b1, float[3,{first},1,1] w2, float[2,{8 - first},1,1] w3, {split},
+        int64 zero = {{0}}, int64 last = {{{last}}}""",
+        ("r", 5),
+        seed=3,
+    )
+    # One channel stays in each part.
+    check(proto, kernels=6 + 2 + 1, convolutions=3)
+
+
+def test_a_type_may_be_taken_from_another_tensor() -> None:
+    proto = net(
+        """
+        a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+        half = CastLike(number, x)
+        m = Mul(a, half)
+        b = Conv(m, w2)
+        br = Relu(b)""",
+        "float[6,3,3,3] w1, float[6] b1, float[4,6,1,1] w2, double number = {0.5}",
+        ("br", 4),
+    )
+    check(proto, kernels=5 + 3, convolutions=2)
+
+
 def test_a_slice_of_channels_keeps_one_of_them_and_the_others_are_free() -> None:
     proto = net(
         """
