@@ -204,7 +204,7 @@ def _plan(classifier: Classifier, settings: Mapping[str, Any]) -> Plan:
     defaults = {name: p.default for name, p in inspect.signature(finetune_dl_model).parameters.items()}
     for name in settings.keys() - (defaults.keys() - _NOT_IN_PLAN):
         raise unknown_parameter(name, frozenset(defaults) - _NOT_IN_PLAN)
-    given = defaults | settings
+    given = {**defaults, **settings}
     params = classifier.params
     batch, parts = batch_and_parts(classifier, given["batch_size"])
     rate = params.learning_rate if given["learning_rate"] is None else given["learning_rate"]
