@@ -165,7 +165,8 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     label count as the original decides them;
     'kernel_multiple' (integer ≥ 1, default 1, or 'auto'): a convolution that loses kernels keeps a multiple of it. With
     odd numbers of channels a network can be slower than before although it computes less: 'auto' is what ONNX Runtime
-    computes at once on this machine (8 on processors with AVX2, 16 with AVX-512; measured);
+    computes at once on this machine (8 on processors with AVX2, 16 with AVX-512; measured). A smaller number is kept as
+    asked, but may cost time: 8 with AVX-512 made small networks slower than the original;
     'min_kernel_num' (integer ≥ 1, default 1): each convolution keeps so many;
     'exclude_layers' (names of layers or regular expressions for whole names, default []): these lose nothing, nor does
     what is coupled with them, and they no longer count as removable; 'layer_percentages' ("pattern:percent" strings
