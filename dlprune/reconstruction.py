@@ -11,7 +11,7 @@ from .compensation.sweep import Gram, Matrix
 from .selection import Mask, Prices, Room, choose
 from .structure import FIXED
 
-#: Ridge of the Grams, in units of their mean diagonal; the same as in the refit.
+#: Ridge of the Grams, in units of their mean diagonal; weaker than the refit's, as it only ranks.
 _RIDGE = 1e-3
 
 
