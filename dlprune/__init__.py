@@ -3,14 +3,14 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from dlprune import errors
-from dlprune.devices import (
+from . import errors
+from .devices import (
     get_dl_device_param,
     get_dl_device_param_s,
     query_available_dl_devices,
     query_available_dl_devices_s,
 )
-from dlprune.dictionary import (
+from .dictionary import (
     as_python_dict,
     as_python_dict_s,
     copy_dict,
@@ -30,24 +30,24 @@ from dlprune.dictionary import (
     set_dict_tuple_at,
     write_dict,
 )
-from dlprune.errors import HError, HInteropError, HOperatorError, HTupleConversionError, get_error_text
-from dlprune.handle import HHandle
-from dlprune.image import HObject, himage_as_numpy_array, himage_from_numpy_array
-from dlprune.serialization import (
+from .errors import HError, HInteropError, HOperatorError, HTupleConversionError, get_error_text
+from .handle import HHandle
+from .image import HObject, himage_as_numpy_array, himage_from_numpy_array
+from .serialization import (
     deserialize_handle,
     serialize_handle,
     serialized_item_as_bytes,
     serialized_item_from_bytes,
 )
-from dlprune.tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_handle_s, tuple_sem_type
+from .tuples import clear_handle, tuple_is_valid_handle, tuple_is_valid_handle_s, tuple_sem_type
 
 if TYPE_CHECKING:  # at run time __getattr__ brings them
-    from dlprune.demo import demo_model_file, demo_samples
-    from dlprune.deployment.operators import optimize_dl_model_for_inference
-    from dlprune.hparams import get_pruning_hparams, parse_pruning_hparams
-    from dlprune.imageoperators import read_image, write_image
-    from dlprune.insight import compare_dl_pruning_scores, get_dl_pruning_sensitivity
-    from dlprune.model import (
+    from .demo import demo_model_file, demo_samples
+    from .deployment.operators import optimize_dl_model_for_inference
+    from .hparams import get_pruning_hparams, parse_pruning_hparams
+    from .imageoperators import read_image, write_image
+    from .insight import compare_dl_pruning_scores, get_dl_pruning_sensitivity
+    from .model import (
         apply_dl_model,
         clear_dl_model,
         deserialize_dl_model,
@@ -58,8 +58,8 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         set_dl_model_param,
         write_dl_model,
     )
-    from dlprune.parallel.operators import add_dl_pruning_batches, evaluate_dl_model_batches
-    from dlprune.procedures.dataset import (
+    from .parallel.operators import add_dl_pruning_batches, evaluate_dl_model_batches
+    from .procedures.dataset import (
         find_dl_samples,
         gen_dl_samples,
         preprocess_dl_dataset,
@@ -67,15 +67,15 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         read_dl_samples,
         split_dl_dataset,
     )
-    from dlprune.procedures.evaluation import evaluate_dl_model
-    from dlprune.procedures.preprocessing import (
+    from .procedures.evaluation import evaluate_dl_model
+    from .procedures.preprocessing import (
         create_dl_preprocess_param,
         create_dl_preprocess_param_from_model,
         gen_dl_samples_from_images,
         preprocess_dl_samples,
     )
-    from dlprune.procedures.training import create_dl_train_param, train_dl_model
-    from dlprune.pruning import (
+    from .procedures.training import create_dl_train_param, train_dl_model
+    from .pruning import (
         add_dl_pruning_batch,
         create_dl_pruning,
         gen_dl_pruned_model,
@@ -85,11 +85,11 @@ if TYPE_CHECKING:  # at run time __getattr__ brings them
         merge_dl_pruning,
         set_dl_pruning_param,
     )
-    from dlprune.report.operators import write_dl_pruning_report
-    from dlprune.sparsity.operators import get_dl_pruning_masks, update_dl_pruning_masks
-    from dlprune.sweep.operators import sweep_dl_pruning
-    from dlprune.training.operators import finetune_dl_model, prune_and_finetune_dl_model, train_dl_model_batch
-    from dlprune.workflow import prune_dl_model
+    from .report.operators import write_dl_pruning_report
+    from .sparsity.operators import get_dl_pruning_masks, update_dl_pruning_masks
+    from .sweep.operators import sweep_dl_pruning
+    from .training.operators import finetune_dl_model, prune_and_finetune_dl_model, train_dl_model_batch
+    from .workflow import prune_dl_model
 
 __version__ = "0.1.0"
 

@@ -13,15 +13,15 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from dlprune import devices, onnxfile, parameters
-from dlprune.errors import (
+from . import devices, onnxfile, parameters
+from .errors import (
     H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
     H_ERR_DL_PARAM_NOT_AVAILABLE,
     HError,
     HOperatorError,
 )
-from dlprune.facts import Facts, gather_facts
-from dlprune.interface import (
+from .facts import Facts, gather_facts
+from .interface import (
     ClassHead,
     ImageInput,
     Layout,
@@ -30,15 +30,15 @@ from dlprune.interface import (
     find_head,
     find_image_input,
 )
-from dlprune.normal import normalise, refuse_bytes, refuse_nan
-from dlprune.parameters import Parameters
-from dlprune.summary import precision, summary, trainable_parameters
-from dlprune.tuples import Element, HTuple
+from .normal import normalise, refuse_bytes, refuse_nan
+from .parameters import Parameters
+from .summary import precision, summary, trainable_parameters
+from .tuples import Element, HTuple
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-    from dlprune.training.trainer import Trainer
+    from .training.trainer import Trainer
 
 Array = npt.NDArray[np.float32]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dlprune.dictionary import from_python_dict
-from dlprune.errors import H_ERR_DL_MODEL_RUNTIME, H_ERR_WIPN2, H_ERR_WIPV1, H_ERR_WIPV2, HOperatorError
-from dlprune.handle import HHandle, new_handle, unwrap
-from dlprune.tuples import Element, HTuple, TupleLike, scalar, to_str, to_strings, to_tuple
+from .dictionary import from_python_dict
+from .errors import H_ERR_DL_MODEL_RUNTIME, H_ERR_WIPN2, H_ERR_WIPV1, H_ERR_WIPV2, HOperatorError
+from .handle import HHandle, new_handle, unwrap
+from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_strings, to_tuple
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -159,7 +159,7 @@ def get_dl_device_param(dldevice_handle: HHandle, gen_param_name: str) -> Sequen
     device = unwrap(dldevice_handle, "dl_device", Device, 1)
     name = to_str(gen_param_name, "gen_param_name", 2)
     if name == "optimize_for_inference_params":
-        from dlprune.deployment.operators import optimization_defaults
+        from .deployment.operators import optimization_defaults
 
         return [from_python_dict(optimization_defaults())]
     if name == "settable_device_params":

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from dlprune import files
-from dlprune.errors import (
+from . import files
+from .errors import (
     H_ERR_DICT_INVALID_INDEX,
     H_ERR_DICT_KEY,
     H_ERR_FILE_WR,
@@ -29,10 +29,10 @@ from dlprune.errors import (
     HOperatorError,
     HTupleConversionError,
 )
-from dlprune.handle import HHandle, new_handle, unwrap
-from dlprune.image import HObject, ImageArray, as_object, himage_from_numpy_array
-from dlprune.serialization import decode, encode, encode_content, register_serializer
-from dlprune.tuples import (
+from .handle import HHandle, new_handle, unwrap
+from .image import HObject, ImageArray, as_object, himage_from_numpy_array
+from .serialization import decode, encode, encode_content, register_serializer
+from .tuples import (
     Element,
     HTuple,
     TupleLike,

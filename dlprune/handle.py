@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from dlprune.errors import (
+from .errors import (
     H_ERR_HANDLE_CLEARED,
     H_ERR_HANDLE_NULL,
     H_ERR_WIPT1,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from dlprune.gradients import Writer, blocked
-from dlprune.gradients.writer import array_of
+from .gradients import Writer, blocked
+from .gradients.writer import array_of
 
 _FACTOR = "dlprune.factor"
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dlprune.errors import HInteropError
+from .errors import HInteropError
 
 ImageArray: TypeAlias = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from dlprune.nodes import is_standard, subgraphs
+from .nodes import is_standard, subgraphs
 
 #: The rules need ScatterElements with reduction and the reductions' axes as inputs.
 MIN_OPSET = 18

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from dlprune.gradients.writer import shape_of
+from .gradients.writer import shape_of
 
 #: Operators between the class scores and the graph's output that only change the shape.
 _SHAPERS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout", "Cast"})

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dlprune import devices, parameters
-from dlprune.classifier import Classifier
-from dlprune.dictionary import Dictionary, unwrap_dict
-from dlprune.errors import (
+from . import devices, parameters
+from .classifier import Classifier
+from .dictionary import Dictionary, unwrap_dict
+from .errors import (
     H_ERR_DL_INVALID_OUTPUT,
     H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
     H_ERR_DL_READ_ONNX,
@@ -21,12 +21,12 @@ from dlprune.errors import (
     H_ERR_WIPT3,
     HOperatorError,
 )
-from dlprune.guard import guarded
-from dlprune.handle import HHandle, new_handle, unwrap
-from dlprune.image import HObject, himage_from_numpy_array
-from dlprune.samples import images, read_samples
-from dlprune.serialization import deserialize_handle, register_serializer, serialize_handle
-from dlprune.tuples import Element, HTuple, TupleLike, scalar, to_file_name, to_str, to_strings, to_tuple
+from .guard import guarded
+from .handle import HHandle, new_handle, unwrap
+from .image import HObject, himage_from_numpy_array
+from .samples import images, read_samples
+from .serialization import deserialize_handle, register_serializer, serialize_handle
+from .tuples import Element, HTuple, TupleLike, scalar, to_file_name, to_str, to_strings, to_tuple
 
 register_serializer("dl_model", Classifier, Classifier.to_bytes, Classifier.from_bytes)
 

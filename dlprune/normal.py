@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from dlprune import onnxfile
-from dlprune.interface import known
-from dlprune.nodes import is_standard
-from dlprune.sequences import slice_sequences
+from . import onnxfile
+from .interface import known
+from .nodes import is_standard
+from .sequences import slice_sequences
 
 
 def normalise(model: ir.Model) -> None:

@@ -18,9 +18,9 @@ import onnx
 import onnx.checker
 import onnx_ir as ir
 
-from dlprune import files, soundness
-from dlprune.errors import H_ERR_DL_READ_ONNX, H_ERR_DL_WRITE_ONNX, H_ERR_FNF, HOperatorError
-from dlprune.sparsestorage import SparseStorageError, make_dense, make_sparse
+from . import files, soundness
+from .errors import H_ERR_DL_READ_ONNX, H_ERR_DL_WRITE_ONNX, H_ERR_FNF, HOperatorError
+from .sparsestorage import SparseStorageError, make_dense, make_sparse
 
 # A protobuf message ends at 2 GiB; beyond this many bytes of weights they go into a file of their own.
 EXTERNAL_DATA_BYTES: Final = 1_900_000_000

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from dlprune.errors import (
+from .errors import (
     H_ERR_DL_CLASS_IDS_INVALID,
     H_ERR_DL_CLASS_IDS_NOT_UNIQUE,
     H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM,
@@ -17,7 +17,7 @@ from dlprune.errors import (
     H_ERR_WIPT3,
     HOperatorError,
 )
-from dlprune.tuples import Element, HTuple
+from .tuples import Element, HTuple
 
 ModelType: TypeAlias = Literal["classification", "generic"]
 

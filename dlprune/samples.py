@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dlprune.classifier import Array, Classifier
-from dlprune.dictionary import Dictionary, from_python_dict, unwrap_dict
-from dlprune.errors import (
+from .classifier import Array, Classifier
+from .dictionary import Dictionary, from_python_dict, unwrap_dict
+from .errors import (
     H_ERR_DL_CLASS_IDS_INVALID,
     H_ERR_DL_INPUT_WRONG_BS,
     H_ERR_DL_INPUT_WRONG_TYPE,
@@ -18,8 +18,8 @@ from dlprune.errors import (
     H_ERR_DL_INPUTS_MISSING,
     HOperatorError,
 )
-from dlprune.image import HObject
-from dlprune.tuples import to_handles
+from .image import HObject
+from .tuples import to_handles
 
 IMAGE = "image"
 LABEL = "image_label_id"

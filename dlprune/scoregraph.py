@@ -17,16 +17,16 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dlprune.facts import gather_facts
-from dlprune.gradients import Writer, differentiate
-from dlprune.gradients.blocked import spatial_sum
-from dlprune.gradients.reverse import Edge
-from dlprune.gradients.writer import UnknownShapeError, shape_of
-from dlprune.idioms import factored, join, part
-from dlprune.lift import lift
-from dlprune.logits import before_softmax, keep_output
-from dlprune.simplify import simplify
-from dlprune.staticsession import static_session
+from .facts import gather_facts
+from .gradients import Writer, differentiate
+from .gradients.blocked import spatial_sum
+from .gradients.reverse import Edge
+from .gradients.writer import UnknownShapeError, shape_of
+from .idioms import factored, join, part
+from .lift import lift
+from .logits import before_softmax, keep_output
+from .simplify import simplify
+from .staticsession import static_session
 
 
 class Consumer(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.nodes import input_at, int_attribute, is_standard
+from .nodes import input_at, int_attribute, is_standard
 
 
 def slice_sequences(graph: ir.Graph) -> None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dlprune.errors import (
+from .errors import (
     H_ERR_END_OF_FILE,
     H_ERR_HANDLE_CLEARED,
     H_ERR_HANDLE_CYCLES,
@@ -25,7 +25,7 @@ from dlprune.errors import (
     HError,
     HOperatorError,
 )
-from dlprune.handle import HHandle, new_handle, unwrap
+from .handle import HHandle, new_handle, unwrap
 
 MAGIC: Final = b"\x89dlprune\r\n\x1a\n"
 _HEAD: Final = struct.Struct("<QI")

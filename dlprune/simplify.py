@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from dlprune.facts import Facts
-from dlprune.gradients.writer import array_of, shape_of
+from .facts import Facts
+from .gradients.writer import array_of, shape_of
 
 _OTHER_FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 

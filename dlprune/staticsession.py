@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from dlprune import devices
+from . import devices
 
 #: Weights of so many bytes are handed over as they lie in memory; smaller ones may steer the optimizer.
 _LARGE_BYTES = 4096

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from dlprune.weights import frozen_names, trainable_weights
+from .weights import frozen_names, trainable_weights
 
 
 def trainable_parameters(model: ir.Model, frozen: Sequence[str] = ()) -> int:

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dlprune.errors import H_ERR_WIPN1, H_ERR_WIPT1, H_ERR_WIPV1, HOperatorError, HTupleConversionError
-from dlprune.handle import HHandle
+from .errors import H_ERR_WIPN1, H_ERR_WIPT1, H_ERR_WIPV1, HOperatorError, HTupleConversionError
+from .handle import HHandle
 
 Element: TypeAlias = int | float | str | HHandle
 HTuple: TypeAlias = tuple[Element, ...]

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 import dlprune
-from dlprune.errors import HError, HOperatorError
 
+from ..errors import HError, HOperatorError
 from .bundles import with_bundles
 from .commands.compare import compare
 from .commands.demo import demo

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlprune.classifier import Classifier
-from dlprune.cost import Cost, Latency, cost_of, file_size, latency
-from dlprune.evaluation import Evaluation
-from dlprune.summary import trainable_parameters
-
+from ..classifier import Classifier
+from ..cost import Cost, Latency, cost_of, file_size, latency
+from ..evaluation import Evaluation
+from ..summary import trainable_parameters
 from .output import Output, change, milliseconds, number, percent
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import dlprune as ha
-from dlprune.classifier import Classifier
-from dlprune.errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
-from dlprune.evaluation import Contestant, Evaluation, evaluate
-from dlprune.guard import guarded
-from dlprune.model import unwrap_model
-from dlprune.pruning import generate, scored_data
-from dlprune.pruningdata import PruningData
 
+from ..classifier import Classifier
+from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
+from ..evaluation import Contestant, Evaluation, evaluate
+from ..guard import guarded
+from ..model import unwrap_model
+from ..pruning import generate, scored_data
+from ..pruningdata import PruningData
 from .advice import advise_on_chance, advise_on_speed
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
 from .options import ReportOptions

@@ -13,14 +13,14 @@ import onnx_ir as ir
 import typer
 
 import dlprune as ha
-from dlprune.classifier import Classifier
-from dlprune.evaluation import Contestant, evaluate
-from dlprune.pruningdata import PruningData
-from dlprune.report.content import Measures, Pair, gather, test_of
-from dlprune.report.files import report_path, write_report
-from dlprune.report.plots import require_matplotlib, write_plots
-from dlprune.steps import Step
 
+from ..classifier import Classifier
+from ..evaluation import Contestant, evaluate
+from ..pruningdata import PruningData
+from ..report.content import Measures, Pair, gather, test_of
+from ..report.files import report_path, write_report
+from ..report.plots import require_matplotlib, write_plots
+from ..steps import Step
 from .figures import Figures
 from .options import ReportOptions
 from .output import Output

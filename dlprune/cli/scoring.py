@@ -13,13 +13,13 @@ from typing import Final
 import typer
 
 import dlprune as ha
-from dlprune import files
-from dlprune.classifier import Array
-from dlprune.evaluation import LabelledImages
-from dlprune.imagefiles import UNLABELLED, ImagesError, Pixels
-from dlprune.model import unwrap_model
-from dlprune.preprocessing import Preprocessing
 
+from .. import files
+from ..classifier import Array
+from ..evaluation import LabelledImages
+from ..imagefiles import UNLABELLED, ImagesError, Pixels
+from ..model import unwrap_model
+from ..preprocessing import Preprocessing
 from .exits import StoppedError, StopSignal
 from .output import Output
 

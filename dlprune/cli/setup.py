@@ -11,12 +11,12 @@ import numpy as np
 import typer
 
 import dlprune as ha
-from dlprune.classifier import Classifier
-from dlprune.evaluation import LabelledImages
-from dlprune.imagefiles import ImagesError, match_classes, open_images, stratified_part
-from dlprune.model import unwrap_model
-from dlprune.preprocessing import Preprocessing, preprocessing_of, store_preprocessing
 
+from ..classifier import Classifier
+from ..evaluation import LabelledImages
+from ..imagefiles import ImagesError, match_classes, open_images, stratified_part
+from ..model import unwrap_model
+from ..preprocessing import Preprocessing, preprocessing_of, store_preprocessing
 from .options import ImageOptions, ModelOptions, SplitOptions
 from .output import Output
 

@@ -35,7 +35,7 @@ class Point:
 
 def reached_sparsity(pruning: ha.HHandle) -> float:
     """Return the share of zeros over all weights that have masks."""
-    from dlprune.sparsity import get_masks
+    from ..sparsity import get_masks
 
     masks = get_masks(pruning).values()
     return 1.0 - sum(int(mask.sum()) for mask in masks) / max(sum(mask.size for mask in masks), 1) if masks else 0.0

@@ -12,18 +12,18 @@ from typing import Any
 import typer
 
 import dlprune as ha
-from dlprune import files
-from dlprune.hparams import block_entries
-from dlprune.imagefiles import ImagesError
-from dlprune.model import unwrap_model
-from dlprune.sparsity import ConstantSparsity, compressed_size, prune_low_magnitude
-from dlprune.sparsity.operators import magnitude_of
-from dlprune.training.checkpoint import CheckpointError
-from dlprune.training.data import ArrayData
-from dlprune.training.evaluation import quality
-from dlprune.training.finetune import Plan
-from dlprune.training.finetune import Progress as Step
 
+from .. import files
+from ..hparams import block_entries
+from ..imagefiles import ImagesError
+from ..model import unwrap_model
+from ..sparsity import ConstantSparsity, compressed_size, prune_low_magnitude
+from ..sparsity.operators import magnitude_of
+from ..training.checkpoint import CheckpointError
+from ..training.data import ArrayData
+from ..training.evaluation import quality
+from ..training.finetune import Plan
+from ..training.finetune import Progress as Step
 from .advice import advise_on_chance
 from .options import SparsityOptions, TrainingOptions
 from .output import Output

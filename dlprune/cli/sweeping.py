@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import dlprune as ha
-from dlprune.pruning import scored_data
-from dlprune.pruningdata import PruningData
-from dlprune.report.plots import require_matplotlib
-from dlprune.report.sweepplots import write_sweep_plots
-from dlprune.sweep.run import Point, Setting, SweepFolder, SweepJob, TestImages, run_sweep
 
+from ..pruning import scored_data
+from ..pruningdata import PruningData
+from ..report.plots import require_matplotlib
+from ..report.sweepplots import write_sweep_plots
+from ..sweep.run import Point, Setting, SweepFolder, SweepJob, TestImages, run_sweep
 from .advice import advise_on_chance
 from .exits import StoppedError
 from .output import Output, milliseconds, number, percent

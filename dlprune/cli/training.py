@@ -13,17 +13,16 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dlprune.classifier import Classifier
-from dlprune.evaluation import LabelledImages, to_layout
-from dlprune.imagefiles import UNLABELLED, ImagesError
-from dlprune.preprocessing import Preprocessing
-from dlprune.training.augmentation import Augmentation
-from dlprune.training.checkpoint import Companion
-from dlprune.training.data import ArrayData
-from dlprune.training.finetune import Plan, Result, finetune
-from dlprune.training.finetune import Progress as Step
-from dlprune.training.operators import batch_and_parts
-
+from ..classifier import Classifier
+from ..evaluation import LabelledImages, to_layout
+from ..imagefiles import UNLABELLED, ImagesError
+from ..preprocessing import Preprocessing
+from ..training.augmentation import Augmentation
+from ..training.checkpoint import Companion
+from ..training.data import ArrayData
+from ..training.finetune import Plan, Result, finetune
+from ..training.finetune import Progress as Step
+from ..training.operators import batch_and_parts
 from .exits import StoppedError, StopSignal
 from .options import TrainingOptions
 from .output import Output, percent

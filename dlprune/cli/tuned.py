@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dlprune as ha
-from dlprune.classifier import Classifier
-from dlprune.imagefiles import stratified_part
-from dlprune.pruning import scored_data
-from dlprune.training.data import Subset
-from dlprune.training.finetune import Progress as Step
-from dlprune.training.rounds import Round, Rounds, is_state, run_rounds
 
+from ..classifier import Classifier
+from ..imagefiles import stratified_part
+from ..pruning import scored_data
+from ..training.data import Subset
+from ..training.finetune import Progress as Step
+from ..training.rounds import Round, Rounds, is_state, run_rounds
 from .exits import StoppedError, StopSignal
 from .figures import layers_table
 from .job import NAMES, PruningJob, advise, compare, entries, tell_figures

@@ -8,10 +8,10 @@ A new operator costs one function in the file of its family::
         return n.op("Div", n.dy, n.op("Mul", scale, scale))
 """
 
-from dlprune.gradients import convolution, elementwise, linear, movement, normalization, pooling, reduction, resize
-from dlprune.gradients.reverse import Gradients, differentiate
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient, has_rule
-from dlprune.gradients.writer import Writer
+from . import convolution, elementwise, linear, movement, normalization, pooling, reduction, resize
+from .reverse import Gradients, differentiate
+from .rule import GradientError, Partials, Site, gradient, has_rule
+from .writer import Writer
 
 __all__ = ["GradientError", "Gradients", "Partials", "Site", "Writer", "differentiate", "gradient", "has_rule"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients.writer import Writer
+from .writer import Writer
 
 
 def pad_axis(writer: Writer, value: ir.Value, rank: int, axis: int, before: int, after: int) -> ir.Value:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients.writer import Writer
+from .writer import Writer
 
 #: A step from 0 to 1 is a ramp so steep that no number met in practice lies on it; a power of two keeps products exact.
 STEEP = 2.0**80

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients import blocked
-from dlprune.gradients.axis import dilate_axis
-from dlprune.gradients.kernel import correlation, swapped
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient
-from dlprune.gradients.window import Window, place, window_of
+from . import blocked
+from .axis import dilate_axis
+from .kernel import correlation, swapped
+from .rule import GradientError, Partials, Site, gradient
+from .window import Window, place, window_of
 
 #: Positions of a depthwise kernel from which on it pays to avoid ConvTranspose.
 _LARGE_KERNEL = 16

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients import blocked
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient
+from . import blocked
+from .rule import GradientError, Partials, Site, gradient
 
 # Two operands
 

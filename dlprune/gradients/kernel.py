@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients.rule import Site
-from dlprune.gradients.window import Window, place
+from .rule import Site
+from .window import Window, place
 
 _SWAPPED = "dlprune.swapped"
 _CHANNELS_LAST = "dlprune.channels_last"

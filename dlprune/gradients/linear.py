@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient
+from .rule import GradientError, Partials, Site, gradient
 
 
 @gradient("Gemm")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients.axis import apply_matrix, dilate_axis, pad_axis
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient
+from .axis import apply_matrix, dilate_axis, pad_axis
+from .rule import GradientError, Partials, Site, gradient
 
 
 @gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient
+from .rule import GradientError, Partials, Site, gradient
 
 
 @gradient("BatchNormalization")

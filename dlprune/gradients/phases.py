@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients import blocked
-from dlprune.gradients.rule import Site, find_rule
-from dlprune.gradients.window import Window, place, window_of
-from dlprune.gradients.writer import Operand, array_of, shape_of
+from . import blocked
+from .rule import Site, find_rule
+from .window import Window, place, window_of
+from .writer import Operand, array_of, shape_of
 
 #: Operators that work on every pixel alone.
 _POINTWISE = frozenset(

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients import blocked
-from dlprune.gradients.axis import dilate_axis
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient
-from dlprune.gradients.window import Window, place, window_of
+from . import blocked
+from .axis import dilate_axis
+from .rule import GradientError, Partials, Site, gradient
+from .window import Window, place, window_of
 
 
 @gradient("GlobalAveragePool")

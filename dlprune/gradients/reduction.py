@@ -6,8 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from dlprune.gradients.pooling import shared
-from dlprune.gradients.rule import Partials, Site, gradient
+from .pooling import shared
+from .rule import Partials, Site, gradient
 
 
 def reduced_axes(n: Site) -> list[int]:

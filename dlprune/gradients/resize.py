@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from dlprune.gradients import blocked
-from dlprune.gradients.axis import apply_matrix
-from dlprune.gradients.rule import GradientError, Partials, Site, gradient
+from . import blocked
+from .axis import apply_matrix
+from .rule import GradientError, Partials, Site, gradient
 
 
 @gradient("Resize")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dlprune.gradients import blocked
-from dlprune.gradients.phases import region_above, through
-from dlprune.gradients.rule import GradientError, Site, find_rule, is_float
-from dlprune.gradients.writer import Writer, emitted_shape, shape_of
-from dlprune.nodes import captured
+from ..nodes import captured
+from . import blocked
+from .phases import region_above, through
+from .rule import GradientError, Site, find_rule, is_float
+from .writer import Writer, emitted_shape, shape_of
 
 #: An input slot of a node: the gradient that comes back through this reader alone.
 Edge = tuple[ir.Node, int]

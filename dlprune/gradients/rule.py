@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from dlprune.gradients import blocked
-from dlprune.gradients.writer import Attribute, Operand, Writer, array_of, shape_of
+from . import blocked
+from .writer import Attribute, Operand, Writer, array_of, shape_of
 
 #: What a rule returns: the gradient of input 0, or of several inputs by index. A gradient may be smaller than its
 #: tensor where it broadcasts to it, provided that its `shape` is set.

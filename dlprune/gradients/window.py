@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dlprune.gradients.rule import Site
-from dlprune.gradients.writer import Writer
+from .rule import Site
+from .writer import Writer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 from ..options import BatchSize, ImageOptions, ModelOptions, OutputOptions, Runs
 
 if TYPE_CHECKING:  # takes longer to import than the rest of the command line
-    from dlprune.classifier import Classifier
+    from ...classifier import Classifier
 
 _File = Annotated[Path, typer.Argument(metavar="A", help="Classifier, an .onnx file.", show_default=False)]
 _Other = Annotated[Path, typer.Argument(metavar="B", help="The one to compare it with.", show_default=False)]
@@ -46,8 +46,7 @@ def compare(
 
         dlprune compare model.onnx smaller.onnx --images photos/ --json
     """
-    from dlprune.evaluation import Contestant, evaluate
-
+    from ...evaluation import Contestant, evaluate
     from ..advice import advise_on_chance
     from ..figures import compare_figures, figures_json, figures_table, layers_table
     from ..output import Output
@@ -78,7 +77,7 @@ def compare(
 
 def _require_comparable(first: Classifier, second: Classifier) -> None:
     """Raise HError if two models do not do the same job."""
-    from dlprune.errors import HError
+    from ...errors import HError
 
     if first.class_num != second.class_num:
         raise HError(

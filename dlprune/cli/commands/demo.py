@@ -45,11 +45,11 @@ def demo(
     import dataclasses
 
     import dlprune as ha
-    from dlprune.demo import demo_images
-    from dlprune.evaluation import LabelledImages
-    from dlprune.imagefiles import ArrayImages
-    from dlprune.preprocessing import Preprocessing
 
+    from ...demo import demo_images
+    from ...evaluation import LabelledImages
+    from ...imagefiles import ArrayImages
+    from ...preprocessing import Preprocessing
     from ..job import PruningJob, run
     from ..output import Output
     from ..reporting import require_report_places

@@ -56,8 +56,9 @@ def _self_test() -> dict[str, str]:
     import numpy as np
 
     import dlprune as ha
-    from dlprune.demo import demo_images
-    from dlprune.model import unwrap_model
+
+    from ...demo import demo_images
+    from ...model import unwrap_model
 
     results: dict[str, str] = {}
     number = 50

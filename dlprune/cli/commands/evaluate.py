@@ -23,10 +23,9 @@ def evaluate(
 
         dlprune evaluate smaller.onnx --images test.npz --json
     """
-    from dlprune import evaluation
-    from dlprune.evaluation import Contestant
-    from dlprune.imagefiles import ImagesError
-
+    from ... import evaluation
+    from ...evaluation import Contestant
+    from ...imagefiles import ImagesError
     from ..advice import advise_on_chance
     from ..output import Output, percent
     from ..setup import labels_known, open_data, open_model, set_preprocessing, tell_skipped

@@ -53,8 +53,7 @@ def finetune(
 
         dlprune finetune smaller.onnx --images train.npz --test-images test.npz --teacher model.onnx -o tuned.onnx
     """
-    from dlprune.classifier import Classifier
-
+    from ...classifier import Classifier
     from ..advice import advise_on_chance
     from ..output import Output
     from ..setup import open_work, require_place, require_state

@@ -18,15 +18,14 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
     """
     import numpy as np
 
-    from dlprune.analysis import analysis_of
-    from dlprune.cost import cost_of, file_size
-    from dlprune.nodes import label
-    from dlprune.pruningdata import PruningData
-    from dlprune.quantised import quantised_node
-    from dlprune.selection import removable_kernels
-    from dlprune.structure import FIXED
-    from dlprune.summary import precision, trainable_parameters
-
+    from ...analysis import analysis_of
+    from ...cost import cost_of, file_size
+    from ...nodes import label
+    from ...pruningdata import PruningData
+    from ...quantised import quantised_node
+    from ...selection import removable_kernels
+    from ...structure import FIXED
+    from ...summary import precision, trainable_parameters
     from ..output import Output, number
     from ..setup import open_model
 

@@ -50,11 +50,11 @@ def sensitivity(
         dlprune sensitivity model.onnx --images train.npz --percentages 50,90 --plot sensitivity.png --json
     """
     import dlprune as ha
-    from dlprune.imagefiles import ImagesError
-    from dlprune.pruning import scored_data, sensitivity_of
-    from dlprune.report.plots import require_matplotlib, write_figure
-    from dlprune.report.sensitivityplot import sensitivity_figure
 
+    from ...imagefiles import ImagesError
+    from ...pruning import scored_data, sensitivity_of
+    from ...report.plots import require_matplotlib, write_figure
+    from ...report.sensitivityplot import sensitivity_figure
     from ..output import Output, percent
     from ..scoring import ScoringState, ScoringTask, score
     from ..setup import open_work, require_place

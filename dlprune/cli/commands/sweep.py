@@ -69,8 +69,7 @@ def sweep(
 
         dlprune sweep model.onnx --images train.npz --test-images test.npz --targets kernels,macs --out sweep/ --json
     """
-    from dlprune.sweep.run import Setting
-
+    from ...sweep.run import Setting
     from ..output import Output
     from ..setup import open_work
     from ..sweeping import SweepWork, run
