@@ -80,7 +80,7 @@ def _prelu(net: Net, x: Map) -> Map:
 
 
 def _elu(net: Net, x: Map) -> Map:
-    return net.put(x, net.pick(["Elu", "Selu", "Celu"] if net.opset >= 12 else ["Elu", "Selu"]))
+    return net.put(x, net.pick(["Elu", "Selu", "Celu"] if net.opset >= 12 and not net.half else ["Elu", "Selu"]))
 
 
 def _relu6(net: Net, x: Map) -> Map:
