@@ -84,6 +84,8 @@ class Classifier:
         self.image: ImageInput | None = None if isinstance(found, str) else found
         self.head: ClassHead | None = None
         self.class_num = 0
+        self.size_assumed = False  # neither the file nor the user told the image size
+        self.has_metadata = params is not None  # the file, or whoever made it, told the parameters
         self.reason = found if isinstance(found, str) else ""  # why the model is no classification model
         self._run_error = ""  # why the model could not be run when its output shapes were looked for
         if self.image is not None:
@@ -121,6 +123,7 @@ class Classifier:
             raise onnxfile.unreadable(f"{what} cannot be understood: {type(error).__name__}: {error}") from error
         if metadata is not None:
             classifier._load_metadata(metadata, what)
+            classifier.has_metadata = True
         return classifier
 
     def with_model(self, model: ir.Model) -> Classifier:
@@ -263,6 +266,7 @@ class Classifier:
         if not params.image_height or not params.image_width:
             params.image_height = params.image_height or _DEFAULT_SIZE
             params.image_width = params.image_width or _DEFAULT_SIZE
+            self.size_assumed = True
             if self._output_shapes() is None:  # the graph asks for another size, only the user knows which
                 params.image_height, params.image_width = image.height or 0, image.width or 0
 
@@ -448,6 +452,7 @@ class Classifier:
                     size,
                     f"the file fixes it to {fixed}; scale the images, or export the model with open image axes",
                 )
+        self.size_assumed = False
         self.params.image_height = height or self.params.image_height
         self.params.image_width = width or self.params.image_width
         if not self.class_num:  # the number of classes may only be known for a definite size

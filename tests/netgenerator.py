@@ -44,6 +44,12 @@ class RandomNet:
     blocks: tuple[str, ...]
 
     @property
+    def tolerance(self) -> float:
+        """Relative error that scores may have: half precision keeps three digits."""
+        half = any(weight.data_type == TensorProto.FLOAT16 for weight in self.proto.graph.initializer)
+        return 2e-3 if half else 1e-4
+
+    @property
     def output(self) -> str:
         """Name of the class output."""
         return self.proto.graph.output[0].name

@@ -239,3 +239,30 @@ def test_multiples_can_be_left_to_the_processor(model_file: str, archive: Path, 
     assert found["settings"]["kernel_multiple"] == "auto"
     for wrong in ("0", "none", "1.5"):
         assert "--multiple" in run("prune", model_file, "--images", archive, *options, wrong, code=2).stderr
+
+
+def test_an_original_is_compared_by_the_settings_of_the_pruned_one(tmp_path: Path) -> None:
+    """The original leaves the image size open and says nothing of grey values; the pruned one carries both."""
+    original = saved(plain(channels=1, size="S", classes=3), tmp_path / "open.onnx")
+    images = np.random.default_rng(0).integers(0, 255, (12, 10, 10)).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=np.arange(12) % 3)
+    pruned = tmp_path / "pruned.onnx"
+    given = ("--images", tmp_path / "images.npz", "--percentage", 30, "--size", "10x10", "--range", 0, 1)
+    run("prune", original, *given, "--out", pruned, "--runs", 0)
+    alone = run("compare", original, pruned, "--images", tmp_path / "images.npz", "--runs", 0, "--json")
+    told = run("compare", original, pruned, "--images", tmp_path / "images.npz", "--runs", 0, "--json", *given[4:])
+    assert "what that of B says is taken" in run("compare", original, pruned, "--runs", 0).stderr
+    assert json.loads(alone.stdout) == json.loads(told.stdout)
+
+
+def test_every_command_tells_the_size_that_it_assumes(tmp_path: Path) -> None:
+    file = saved(plain(channels=1, size="S", classes=3), tmp_path / "open.onnx")
+    np.savez(tmp_path / "images.npz", images=np.zeros((6, 10, 10), np.uint8), labels=np.arange(6) % 3)
+    for command in (
+        ("inspect", file),
+        ("evaluate", file, "--images", tmp_path / "images.npz"),
+        ("compare", file, file),
+    ):
+        told = run(*command).stderr
+        assert "224x224 is assumed" in told
+        assert "is assumed" not in run(*command, "--size", "10x10").stderr

@@ -25,7 +25,7 @@ def advise_on_chance(
     if accuracy <= guess + 2 * math.sqrt(guess * (1 - guess) / images):
         output.note(
             f"{what} decides {100 * accuracy:.1f} % of {images} images rightly, no better than guessing among "
-            f"{classes} classes. Check how images are prepared (--range, --mean, --std, --channels, --fit) and "
+            f"{classes} classes. Check how images are prepared (--size, --range, --mean, --std, --channels, --fit) and "
             "in which order the model has its classes (--class-names)."
         )
 

@@ -76,6 +76,7 @@ def open_work(
     """
     handle, classifier = open_model(model, model_options, batch_size)
     classifier.require_classification(command)
+    tell_assumed_size(classifier, output)
     preprocessing = set_preprocessing(classifier, image_options)
     data = test = open_data(images, classifier, image_options.skip_bad, output)
     share, seed = split_options.holdout / 100, split_options.seed
@@ -133,6 +134,26 @@ def open_model(path: Path, options: ModelOptions, batch_size: int | None = None)
     if batch_size is not None or (image is not None and image.batch is None):
         ha.set_dl_model_param(model, "batch_size", batch_size or _BATCH_SIZE)
     return model, classifier
+
+
+def tell_assumed_size(classifier: Classifier, output: Output) -> None:
+    """Say what image size is worked with where neither the file nor an option tells one."""
+    if classifier.size_assumed:
+        size = f"{classifier.params.image_width}x{classifier.params.image_height}"
+        output.note(
+            f"The file leaves the image size open; {size} is assumed, and multiply-accumulates hold for it. "
+            "--size WIDTHxHEIGHT sets another one."
+        )
+
+
+def adopt_settings(classifier: Classifier, other: Classifier) -> None:
+    """Give a model whose file tells nothing of its images the size, grey-value range and preparation of another one."""
+    if classifier.size_assumed:
+        classifier.set("image_width", (other.params.image_width,))
+        classifier.set("image_height", (other.params.image_height,))
+    classifier.set("image_range_min", (other.params.image_range_min,))
+    classifier.set("image_range_max", (other.params.image_range_max,))
+    store_preprocessing(classifier, preprocessing_of(other))
 
 
 def set_preprocessing(classifier: Classifier, options: ImageOptions) -> Preprocessing:

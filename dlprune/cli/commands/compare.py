@@ -37,8 +37,8 @@ def compare(
 ) -> None:
     """Compare two classifiers: layers, parameters, multiply-accumulates, size, latency, and decisions on images.
 
-    Each model prepares the images as its own metadata say, unless an option says otherwise for both. The latency is
-    the median of runs in turn.
+    Each model prepares the images as its own metadata say, or, where it has none, as those of the other; an option
+    says otherwise for both. The latency is the median of runs in turn.
 
     Examples:
 
@@ -50,24 +50,30 @@ def compare(
     from ..advice import advise_on_chance
     from ..figures import compare_figures, figures_json, figures_table, layers_table
     from ..output import Output
-    from ..setup import open_data, open_model, set_preprocessing, tell_skipped
+    from ..setup import adopt_settings, open_data, open_model, set_preprocessing, tell_assumed_size, tell_skipped
 
     output = Output(output_options)
-    contestants = []
+    classifiers = []
     for path in (a, b):
         _, classifier = open_model(path, model_options, batch_size)
         classifier.require_classification(f"dlprune compare {path}")
-        contestants.append(Contestant(classifier, set_preprocessing(classifier, image_options)))
-    _require_comparable(*(one.classifier for one in contestants))
+        classifiers.append(classifier)
+    for name, other, one, told in zip("AB", "BA", classifiers, reversed(classifiers), strict=True):
+        if told.has_metadata and not one.has_metadata:
+            output.note(f"The file of {name} does not say how images are prepared; what that of {other} says is taken.")
+            adopt_settings(one, told)
+    _require_comparable(*classifiers)
+    tell_assumed_size(classifiers[0], output)
+    contestants = [Contestant(one, set_preprocessing(one, image_options)) for one in classifiers]
     found = None
     if images is not None:
-        data = open_data(images, contestants[0].classifier, image_options.skip_bad, output)
+        data = open_data(images, classifiers[0], image_options.skip_bad, output)
         with output.progress("Testing", len(data)) as advance:
             found = evaluate(contestants, data, progress=advance)
         tell_skipped(data, output)
-        for one, name, accuracy in zip(contestants, "AB", found.accuracies, strict=True):
-            advise_on_chance(accuracy, len(found.indices), one.classifier.class_num, output, name)
-    figures = compare_figures([one.classifier for one in contestants], (a, b), runs, found)
+        for name, accuracy in zip("AB", found.accuracies, strict=True):
+            advise_on_chance(accuracy, len(found.indices), classifiers[0].class_num, output, name)
+    figures = compare_figures(classifiers, (a, b), runs, found)
     layers_table(output, figures, ("A", "B"))
     figures_table(output, figures, ("A", "B"))
     output.line(f"A: {a}")

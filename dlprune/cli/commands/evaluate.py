@@ -28,11 +28,12 @@ def evaluate(
     from ...imagefiles import ImagesError
     from ..advice import advise_on_chance
     from ..output import Output, percent
-    from ..setup import labels_known, open_data, open_model, set_preprocessing, tell_skipped
+    from ..setup import labels_known, open_data, open_model, set_preprocessing, tell_assumed_size, tell_skipped
 
     output = Output(output_options)
     _, classifier = open_model(model, model_options, batch_size)
     classifier.require_classification("dlprune evaluate")
+    tell_assumed_size(classifier, output)
     preprocessing = set_preprocessing(classifier, image_options)
     data = open_data(images, classifier, image_options.skip_bad, output)
     if not labels_known(data):

@@ -27,7 +27,7 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
     from ...structure import FIXED
     from ...summary import precision, trainable_parameters
     from ..output import Output, number
-    from ..setup import open_model
+    from ..setup import open_model, tell_assumed_size
 
     output = Output(output_options)
     _, classifier = open_model(model, model_options)
@@ -62,11 +62,10 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
     image = classifier.image
     assert image is not None
     quantised = quantised_node(classifier.model)
-    assumed = not model_options.size and not (image.height and image.width)
     totals: dict[str, object] = {
         "type": classifier.params.type,
         "input": f"{image.name} {list(classifier.input_shape())} {image.layout}",
-        "size_assumed": assumed,
+        "size_assumed": classifier.size_assumed,
         "batch": image.batch or "open",
         "classes": classifier.class_num,
         "precision": precision(classifier.model),
@@ -83,12 +82,7 @@ def inspect(model: ModelFile, model_options: ModelOptions, output_options: Outpu
         "macs": cost.macs,
         "file_size": file_size(model),
     }
-    if assumed:
-        size = f"{classifier.params.image_width}x{classifier.params.image_height}"
-        output.note(
-            f"The file leaves the image size open; {size} is assumed, and multiply-accumulates hold for it. "
-            "--size WIDTHxHEIGHT sets another one."
-        )
+    tell_assumed_size(classifier, output)
     if quantised is not None:
         output.note(
             f"This model is quantised ({label(quantised)}) and cannot be pruned. Prune the model of floating-point "
