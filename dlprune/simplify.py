@@ -74,10 +74,10 @@ def _replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def _make_float32(graph: ir.Graph) -> None:
+    """Turn every float of a graph, and of the bodies of its control flow, into float32."""
     for value in graph.initializers.values():
         if value.dtype in _OTHER_FLOATS and value.const_value is not None:
-            array = value.const_value.numpy().astype(np.float32)
-            value.const_value = ir.tensor(array, name=value.name)
+            value.const_value = _float32(value.const_value)
             value.type = ir.TensorType(ir.DataType.FLOAT)
     for value in [*graph.inputs, *(output for node in graph for output in node.outputs)]:
         if value.dtype in _OTHER_FLOATS:
@@ -87,6 +87,15 @@ def _make_float32(graph: ir.Graph) -> None:
             attribute = node.attributes.get(name)
             if attribute is not None and ir.DataType(attribute.as_int()) in _OTHER_FLOATS:
                 node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type == ir.AttributeType.GRAPH:
+                _make_float32(attribute.as_graph())
+            elif attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in _OTHER_FLOATS:
+                node.attributes[name] = ir.AttrTensor(name, _float32(attribute.as_tensor()))
+
+
+def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
 def _drop_no_ops(graph: ir.Graph) -> None:

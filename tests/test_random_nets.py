@@ -24,6 +24,12 @@ def test_the_operators_prune_a_random_net_from_file_to_file(seed: int, tmp_path:
     check_operators(generate(seed), tmp_path)
 
 
+@pytest.mark.parametrize("seed", [413, 2055])
+def test_a_net_that_failed_once_is_pruned_from_file_to_file(seed: int, tmp_path: Path) -> None:
+    """413 and 2055 are in half precision, the latter with the body of a Scan."""
+    check_operators(generate(seed), tmp_path)
+
+
 @pytest.mark.parametrize("seed", range(2, FEW, 5))
 def test_the_scores_of_a_random_net_are_the_derivatives_of_its_loss(seed: int) -> None:
     """Against central differences in double precision."""

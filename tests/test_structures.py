@@ -1629,7 +1629,7 @@ QUANTISED_WEIGHTS = """float[6] b1, float[4,6,1,1] w2, float sx = {0.02}, uint8 
 def test_a_quantised_model_is_refused_with_what_to_do_instead() -> None:
     proto = net(QUANTISED, QUANTISED_WEIGHTS, ("br", 4))
     handle = new_handle("dl_model", Classifier.from_proto(proto))
-    with pytest.raises(ha.HOperatorError, match="quantise the pruned") as caught:
+    with pytest.raises(ha.HOperatorError, match="quantise the result") as caught:
         ha.create_dl_pruning(handle, "oracle", [])
     assert caught.value.error_code == ha.errors.H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
 
