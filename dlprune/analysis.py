@@ -60,19 +60,16 @@ def _other_shapes(classifier: Classifier, shape: Shape) -> dict[str, Shape]:
     """Return an input shape in which every dynamic dimension differs; empty where the shape is fixed."""
     image = classifier.image
     assert image is not None
-    if image.batch is not None:
-        return {}
-    batch = shape[0] + _STEP
     sizes = [(image.height, _PIXEL_STEP), (image.width, _PIXEL_STEP)]
     steps = [0 if known is not None else step for known, step in sizes]
-    plain: Shape = (batch, *shape[1:])
+    plain: Shape = (shape[0] + (_STEP if image.batch is None else 0), *shape[1:])
     first = 1 if classifier.layout == "NHWC" else 2
     larger = list(plain)
     for axis, step in enumerate(steps):
         larger[first + axis] += step
     facts = gather_facts(classifier.model, {classifier.input_name: tuple(larger)})
     chosen = plain if facts.shape(classifier.output_name) is None else tuple(larger)
-    return {classifier.input_name: chosen}
+    return {} if chosen == shape else {classifier.input_name: chosen}
 
 
 def signature(model: ir.Model) -> str:

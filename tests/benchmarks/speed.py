@@ -91,7 +91,7 @@ def scoring(name: str, path: Path, repetitions: int) -> dict[str, float]:
 def structure_and_surgery(name: str, path: Path, repetitions: int) -> dict[str, float]:
     """Return the median seconds of dlprune's and Torch-Pruning's way to the pruned network."""
     classifier = Classifier.read(str(path))
-    size = classifier.params.image_height
+    shape = classifier.input_shape(1)
 
     def ours() -> None:
         found = fresh_analysis(classifier)
@@ -105,7 +105,7 @@ def structure_and_surgery(name: str, path: Path, repetitions: int) -> dict[str, 
         start = time.perf_counter()
         ours()
         mine.append(time.perf_counter() - start)
-        theirs.append(peer_seconds(name, size))
+        theirs.append(peer_seconds(name, shape))
     return {"ours": statistics.median(mine), "theirs": statistics.median(theirs)}
 
 

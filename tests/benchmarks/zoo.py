@@ -233,23 +233,28 @@ def measure_all(folder: Path, names: Sequence[str], save: Save) -> None:
         save(name, entry)
 
 
-def time_all(folder: Path, names: Sequence[str], save: Save) -> None:
-    """Seconds of dlprune and Torch-Pruning, in turn."""
+def peer_seconds(name: str, shape: Sequence[int]) -> float:
+    """Return the seconds that Torch-Pruning takes to build its graph and prune 30 %, NaN if it fails."""
     import torch
 
+    net = TOPOLOGIES[name].build().eval()
+    start = time.perf_counter()
+    try:
+        torch_pruner(net, torch.randn(*shape)).step()
+    except Exception:
+        return float("nan")
+    return time.perf_counter() - start
+
+
+def time_all(folder: Path, names: Sequence[str], save: Save) -> None:
+    """Seconds of dlprune and Torch-Pruning, in turn."""
     for name in names:
         classifier = Classifier.read(str(folder / file_name(name, "torchscript")))
         shape = classifier.input_shape(1)
         ours, theirs = [], []
         for _ in range(REPETITIONS):
             ours.append(our_seconds(classifier))
-            net = TOPOLOGIES[name].build().eval()
-            start = time.perf_counter()
-            try:
-                torch_pruner(net, torch.randn(*shape)).step()
-                theirs.append(time.perf_counter() - start)
-            except Exception:
-                theirs.append(float("nan"))
+            theirs.append(peer_seconds(name, shape))
         save(name, {"seconds": [statistics.median(ours), statistics.median(theirs)]})
 
 
