@@ -214,6 +214,13 @@ class Net:
         self._known.setdefault((kind, shape), []).append(name)
         return name
 
+    def forget(self, number: int) -> None:
+        """Keep only the first nodes, and no vector or weight that a later one computes."""
+        lost = {name for node in self.nodes[number:] for name in node.output}
+        del self.nodes[number:]
+        for names in self._known.values():
+            names[:] = [name for name in names if name not in lost]
+
     # --- operators whose form depends on the opset --------------------------------------------------------------------
 
     def unsqueeze(self, x: str, axes: Sequence[int]) -> str:

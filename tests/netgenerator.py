@@ -93,7 +93,7 @@ def generate(seed: int, skip: Collection[int] = (), blocks: int | None = None) -
         before = len(net.nodes)
         y = netblocks.BLOCKS[name][1](net, x)
         if y is None or y.height * y.width * y.channels > 1 << 13:
-            del net.nodes[before:]
+            net.forget(before)
             continue
         used.append(f"{index - 1}:{name}")
         net.maps.append(y)
