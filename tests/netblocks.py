@@ -343,7 +343,7 @@ def joined(net: Net, x: Map) -> Map:
     kinds = ["Sum", "Add", "Max", "Mul", "Sub", "Mean", "Min"]
     kind = net.pick(kinds)
     if kind in ("Max", "Min"):  # equal convolutions would tie, and a tie has no derivative
-        parts = [net.put(part, "Add", net.number(0.03 * index)) for index, part in enumerate(parts)]
+        parts = [net.put(part, "Mul", net.number(1 + index / 10)) for index, part in enumerate(parts)]
     if kind in ("Sum", "Max", "Mean", "Min"):
         return activation(net, net.put(parts[0], kind, *(part.name for part in parts[1:])))
     y = parts[-1]
