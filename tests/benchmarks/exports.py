@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 from torch import Tensor, nn
 from weights import randomise
@@ -52,6 +53,15 @@ class Net(nn.Module):
         return self.head(torch.relu(self.last(x)).mean([2, 3]).flatten(1))
 
 
+def drop_stack_traces(path: Path) -> None:
+    """Take out where the exporter's Python files lay on the machine that it ran on."""
+    model = onnx.load(path, load_external_data=False)
+    for part in (*model.graph.node, *model.graph.value_info, *(n for f in model.functions for n in f.node)):
+        for entry in [e for e in part.metadata_props if "stack_trace" in e.key]:
+            part.metadata_props.remove(entry)
+    path.write_bytes(model.SerializeToString())
+
+
 def main(folder: Path) -> None:
     """Write every variant."""
     torch.manual_seed(0)
@@ -85,6 +95,7 @@ def main(folder: Path) -> None:
         for name, options in new.items():
             options = {"external_data": False, "verbose": False, **options}
             torch.onnx.export(net, (images,), str(folder / f"{name}.onnx"), dynamo=True, **names, **options)
+            drop_stack_traces(folder / f"{name}.onnx")
 
 
 if __name__ == "__main__":
