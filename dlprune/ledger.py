@@ -69,18 +69,21 @@ class Ledger:
 
     Attributes:
         savings: what each unit alone would save now, float64 [U]; 0 once it has gone.
+        additive: whether what a unit saves does not depend on which others leave.
     """
+
+    additive = False
 
     def __init__(self, terms: Iterable[Term], unit_num: int, purses: Ids | None = None) -> None:
         self._terms = [term for term in terms if len(term.members)]
         self.purses = np.zeros(unit_num, np.int64) if purses is None else purses
         self.savings: Amounts = np.zeros(unit_num)
         self._open = np.ones(unit_num, np.bool_)
-        self._concerns: list[list[Term]] = [[] for _ in range(unit_num)]
+        self._concerns: dict[int, list[Term]] = {}
         for term in self._terms:
             self.savings[term.members] += term.savings()
-            for unit in term.members:
-                self._concerns[unit].append(term)
+            for unit in term.members.tolist():
+                self._concerns.setdefault(unit, []).append(term)
 
     @property
     def total(self) -> float:
@@ -98,17 +101,22 @@ class Ledger:
             return float(self.savings[units[0]])
         shares: dict[int, tuple[Term, list[int]]] = {}
         for unit in units:
-            for term in self._concerns[unit]:
+            for term in self._concerns.get(unit, ()):
                 shares.setdefault(id(term), (term, []))[1].append(unit)
         return sum(term.saving(members) for term, members in shares.values())
 
     def remove(self, unit: int) -> None:
         """Take a unit out; what its neighbours would save changes with it."""
-        for term in self._concerns[unit]:
+        for term in self._concerns.get(unit, ()):
             before = term.savings()
             term.remove(unit)
             self.savings[term.members] += (term.savings() - before) * self._open[term.members]
         self.savings[unit] = 0.0
+
+    def remove_all(self, units: Ids) -> None:
+        """Take several units out."""
+        for unit in units.tolist():
+            self.remove(unit)
 
 
 class CountLedger(Ledger):
@@ -119,6 +127,8 @@ class CountLedger(Ledger):
         dense: whether units without a kernel may leave; purse 1 pays for them, in features.
     """
 
+    additive = True
+
     def __init__(self, structure: Structure, dense: bool = False) -> None:
         is_dense = structure.kernels == 0
         super().__init__((), structure.unit_num, is_dense.astype(np.int64))
@@ -128,3 +138,7 @@ class CountLedger(Ledger):
     def saving(self, units: Sequence[int]) -> float:
         """Return how many kernels (or features) these units hold."""
         return float(self.savings[list(units)].sum())
+
+    def remove_all(self, units: Ids) -> None:
+        """Take several units out; the others keep what they hold."""
+        self.savings[units] = 0.0

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .incidence import Incidence
 from .ledger import CountLedger, Ledger
 from .structure import FIXED, Structure
 from .structure.units import Ids
@@ -40,17 +41,17 @@ def removable(
         already: units that have left before, bool [U]; they are not returned.
     """
     values = np.zeros(len(kernels)) if values is None else values
-    gone: Mask = np.zeros(len(kernels), np.bool_)
-    before = gone if already is None else already
-    members = _memberships(constraints, len(kernels))
-    left = [int((~before[constraint]).sum()) for constraint in constraints]
-    for unit in np.lexsort((np.arange(len(kernels)), values, -kernels)):
-        stays = kernels[unit] == 0 or before[unit] or (held is not None and held[unit])
-        if stays or any(left[i] == 1 for i in members[unit]):
-            continue
-        gone[unit] = True
-        for index in members[unit]:
-            left[index] -= 1
+    before = np.zeros(len(kernels), np.bool_) if already is None else already
+    stays = kernels == 0 if held is None else (kernels == 0) | held
+    rank = np.empty(len(kernels), np.int64)
+    rank[np.lexsort((values, -kernels))] = np.arange(len(kernels))
+    kept = stays & ~before
+    # In this order, the last unit of a constraint has to stay, and only if none has stayed before it.
+    present = [constraint[~before[constraint]] for constraint in constraints]
+    lasts = [(int(units[rank[units].argmax()]), units) for units in present if len(units)]
+    for last, units in sorted(lasts, key=lambda entry: int(rank[entry[0]])):
+        kept[last] |= not kept[units].any()
+    gone: Mask = ~(stays | before | kept)
     return gone
 
 
@@ -138,22 +139,17 @@ class Room:
         self.limits = limits or Limits()
         self.gone: Mask = np.zeros(structure.unit_num, dtype=np.bool_)
         before = self.gone if gone is None else gone
-        self._members = _memberships(structure.constraints, structure.unit_num)
-        self._left = [int((~before[members]).sum()) for members in structure.constraints]
+        earlier = np.flatnonzero(before)
+        self._tensors = Incidence(structure.constraints, structure.unit_num)
+        self._loose = self._tensors.sizes - self._tensors.counts(earlier) - 1
         self.sizes = structure.kernels + dense_features(structure.kernels, structure.features)
         self._groups = structure.groups
         self._shares = np.bincount(structure.groups, weights=self.sizes, minlength=1) * self.limits.cap + _TOLERANCE
         self._shares -= np.bincount(structure.groups, weights=self.sizes * before, minlength=1)
-        self._layers: list[list[tuple[int, int]]] = [[] for _ in range(structure.unit_num)]
-        self._spare: list[int] = []
-        self._kept: list[int] = []
-        for index, layer in enumerate(structure.all_layers):
-            units, counts = np.unique(layer.units[layer.units != FIXED], return_counts=True)
-            for unit, number in zip(units.tolist(), counts.tolist(), strict=True):
-                self._layers[unit].append((index, number))
-            self._kept.append(len(layer.units) - int(counts[before[units]].sum()))
-            floor = 1 if self.limits.floors is None else int(self.limits.floors[index])
-            self._spare.append(self._kept[-1] - floor)
+        layers = structure.all_layers
+        self._layers = Incidence([layer.units[layer.units != FIXED] for layer in layers], structure.unit_num)
+        self._kept = np.array([layer.kernel_num for layer in layers], np.int64) - self._layers.counts(earlier)
+        self._spare = self._kept - (1 if self.limits.floors is None else self.limits.floors)
 
     @property
     def candidates(self) -> Mask:
@@ -163,58 +159,93 @@ class Room:
 
     def take(self, *units: int) -> bool:
         """Take units if all of them may leave together, and tell whether they did."""
-        if not self._allows(units):
+        chosen = np.array(units)
+        purse, saving = self.ledger.purses[units[0]], self.ledger.saving(units)
+        if saving > _tolerant(self.budgets[purse]) or not self._allows(chosen):
             return False
-        self.budgets[self.ledger.purses[units[0]]] -= self.ledger.saving(units)
-        for unit in units:
-            self.gone[unit] = True
-            self._shares[self._groups[unit]] -= self.sizes[unit]
-            self.ledger.remove(unit)
-            for index in self._members[unit]:
-                self._left[index] -= 1
-            for index, number in self._layers[unit]:
-                self._spare[index] -= number
-                self._kept[index] -= number
+        self.budgets[purse] -= saving
+        self._remove(chosen)
         return True
 
-    def _allows(self, units: Sequence[int]) -> bool:
-        budget = self.budgets[self.ledger.purses[units[0]]]
-        if self.ledger.saving(units) > budget + _TOLERANCE * max(1.0, budget):
+    def take_each(self, units: Ids) -> None:
+        """Take units one after the other, each if it may leave then."""
+        if not self.ledger.additive:
+            for unit in units.tolist():
+                self.take(unit)
+            return
+        units = self._possible(units)  # what may not leave now may not leave later
+        if not len(units):
+            return
+        savings = np.bincount(self.ledger.purses[units], self.ledger.savings[units], len(self.budgets)).tolist()
+        if len(units) > 1 and (
+            any(saving > budget for saving, budget in zip(savings, self.budgets, strict=True))
+            or not self._allows(units)
+        ):
+            half = len(units) // 2
+            self.take_each(units[:half])
+            self.take_each(units[half:])
+            return
+        self.budgets = [budget - saving for budget, saving in zip(self.budgets, savings, strict=True)]
+        self._remove(units)
+
+    def _possible(self, units: Ids) -> Ids:
+        """Return the units that may leave, each by itself."""
+        budgets = np.array([_tolerant(budget) for budget in self.budgets])
+        units = units[self.ledger.savings[units] <= budgets[self.ledger.purses[units]]]
+        if self.limits.held is not None:
+            units = units[~self.limits.held[units]]
+        units = units[self.sizes[units] <= self._shares[self._groups[units]]]
+        units = units[self._tensors.within(units, self._loose)]
+        return units[self._layers.within(units, self._spare)]
+
+    def _allows(self, units: Ids) -> bool:
+        """Tell whether limits and tensors let units leave together."""
+        if self.limits.held is not None and self.limits.held[units].any():
             return False
-        if self.limits.held is not None and self.limits.held[list(units)].any():
-            return False
-        shares: dict[int, int] = {}
-        members: dict[int, int] = {}
-        layers: dict[int, int] = {}
-        for unit in units:
-            shares[self._groups[unit]] = shares.get(self._groups[unit], 0) + int(self.sizes[unit])
-            for index in self._members[unit]:
-                members[index] = members.get(index, 0) + 1
-            for index, number in self._layers[unit]:
-                layers[index] = layers.get(index, 0) + number
-        return (
-            all(size <= self._shares[group] for group, size in shares.items())
-            and all(number < self._left[index] for index, number in members.items())
-            and all(number <= self._spare[index] for index, number in layers.items())
+        members, kernels = self._tensors.counts(units), self._layers.counts(units)
+        return bool(
+            (self._spent(units) <= self._shares)[self._groups[units]].all()
+            and (members <= self._loose)[members > 0].all()
+            and (kernels <= self._spare)[kernels > 0].all()
         )
+
+    def _spent(self, units: Ids) -> NDArray[np.float64]:
+        """Return what units take from the share of each group."""
+        spent = np.bincount(self._groups[units], weights=self.sizes[units], minlength=len(self._shares))
+        return spent.astype(np.float64)
+
+    def _remove(self, units: Ids) -> None:
+        self.gone[units] = True
+        self._shares -= self._spent(units)
+        self._loose -= self._tensors.counts(units)
+        kernels = self._layers.counts(units)
+        self._spare -= kernels
+        self._kept -= kernels
+        self.ledger.remove_all(units)
 
     def classes(self) -> list[Ids]:
         """Return the candidates in classes: units of one class hold equally many kernels in the same layers."""
-        found: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        found: dict[tuple[bytes, ...], list[int]] = {}
         for unit in np.flatnonzero(self.candidates).tolist():
-            found.setdefault(tuple(self._layers[unit]), []).append(unit)
+            key = tuple(part.tobytes() for part in self._layers.of(unit))
+            found.setdefault(key, []).append(unit)
         return [np.array(units) for units in found.values()]
 
     def block_sizes(self, unit: int, available: int) -> list[int]:
         """Return how many units of this one's class may leave so that a multiple of kernels stays in every layer."""
         multiple = self.limits.multiple
-        holds = [(self._kept[index], number) for index, number in self._layers[unit]]
+        layers, numbers = self._layers.of(unit)
         sizes: list[int] = []
         # Sizes that fit repeat after `multiple` units at the latest.
         for size in range(1, min(available, multiple * _MOST_BLOCKS) + 1):
-            if all((kept - size * number) % multiple == 0 for kept, number in holds):
+            if not ((self._kept[layers] - size * numbers) % multiple).any():
                 sizes.append(size)
         return sizes[:_MOST_BLOCKS]
+
+
+def _tolerant(budget: float) -> float:
+    """Return the most that may be paid from a budget, roundoff included."""
+    return budget + _TOLERANCE * max(1.0, budget)
 
 
 class Harm(Protocol):
@@ -283,6 +314,11 @@ def choose(room: Room, harm: Harm, prices: Prices | None = None) -> Mask:
         _by_blocks(room, harm, prices)
         return room.gone
     left = room.candidates
+    if room.ledger.additive and isinstance(harm, FixedHarm):
+        units = np.flatnonzero(left)
+        rates = harm.values()[units] / prices.of(room)[units]
+        room.take_each(units[np.argsort(rates, kind="stable")])
+        return room.gone
     while left.any():
         values = np.where(left, harm.values() / prices.of(room), np.inf)
         unit = int(np.argmin(values))
@@ -349,16 +385,6 @@ def choose_units(structure: Structure, values: Scores, budget: int, cap: float =
     if budget >= structure.kernels[everything].sum():
         return everything
     room = Room(structure, CountLedger(structure), (budget, 0), Limits(cap))
-    for unit in np.lexsort((np.arange(structure.unit_num), values)):
-        if structure.kernels[unit]:
-            room.take(int(unit))
+    order = np.argsort(values, kind="stable")
+    room.take_each(order[structure.kernels[order] > 0])
     return room.gone
-
-
-def _memberships(constraints: Sequence[Ids], unit_num: int) -> list[list[int]]:
-    """Return for each unit the constraints that it is a member of."""
-    members: list[list[int]] = [[] for _ in range(unit_num)]
-    for index, constraint in enumerate(constraints):
-        for unit in constraint.tolist():
-            members[unit].append(index)
-    return members
