@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from .classifier import Classifier
-from .facts import Facts, Shape, gather_facts
+from .facts import Facts, gather_facts
 from .nodes import subgraphs
+from .shapes import Shape
 from .structure import Structure, analyse
 
 #: Added to every dynamic dimension of the second look, which tells the numbers that follow the input.

@@ -10,9 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from .cost import multiply_accumulates, weights_of
-from .facts import Facts, Shape
+from .facts import Facts
 from .ledger import Amounts, Term
 from .nodes import is_standard
+from .shapes import Shape
 from .structure import CONVOLUTIONS, FIXED, Structure
 from .structure.units import Ids
 

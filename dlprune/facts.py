@@ -16,9 +16,9 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from .nodes import int_attribute
+from .shapes import Shape, Type, output_type
 from .skeleton import skeleton
-
-Shape = tuple[int, ...]
 
 #: Constant expressions with a larger result are left alone: no real weight is larger, and a hostile file must not
 #: fill the memory.
@@ -53,11 +53,11 @@ class Facts:
         self._opsets = dict(model.opset_imports)
         self._opsets.setdefault("", self._opsets.get("ai.onnx", 1))
         self._ir_version = model.ir_version
-        self._types: dict[str, tuple[ir.DataType, Shape]] = {}
+        self._types: dict[str, Type] = {}
         self._values: dict[str, np.ndarray | None] = {}
         self._folds: dict[str, ir.Node] = {}  # name of a constant that is not evaluated yet → the node that makes it
         self._initializers: dict[str, ir.Value] = {}
-        self._branches: dict[str, tuple[ir.DataType, Shape]] = {}  # outputs of control flow
+        self._branches: dict[str, Type] = {}  # outputs of control flow
         self._sizes: dict[str, int] = {}  # name of a dynamic dimension of an input → its size
 
     def shape(self, value: ir.Value | str) -> Shape | None:
@@ -150,7 +150,7 @@ class Facts:
         return unknown
 
     def _alone(self, node: ir.Node, feeds: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-        proto = ir.to_proto(node)
+        proto = ir.serde.serialize_node(node)
         graph = onnx.helper.make_graph(
             [proto],
             "constant",
@@ -185,7 +185,7 @@ class Facts:
         if node.op_type == "Shape" and node.domain in ("", "ai.onnx") and node.inputs and node.inputs[0] is not None:
             shape = self.shape(node.inputs[0])
             if shape is not None:
-                start, end = _int(node, "start", 0), _int(node, "end", len(shape))
+                start, end = int_attribute(node, "start", 0), int_attribute(node, "end", len(shape))
                 self._set_value(node.outputs[0], np.asarray(shape[start:end], dtype=np.int64))
                 return
         foldable = (
@@ -204,7 +204,7 @@ class Facts:
             for output in node.outputs:
                 self._folds[output.name or ""] = node
 
-    def _declared(self, value: ir.Value) -> tuple[ir.DataType, Shape] | None:
+    def _declared(self, value: ir.Value) -> Type | None:
         """Return what the file says of a tensor that comes from an operator without shape inference."""
         if _name(value) in self._branches:
             return self._branches[_name(value)]
@@ -240,8 +240,12 @@ class Facts:
         self._values[_name(value)] = array
         self._types[_name(value)] = (ir.DataType.from_numpy(array.dtype), array.shape)
 
-    def _infer(self, node: ir.Node) -> dict[str, tuple[ir.DataType, Shape]]:
+    def _infer(self, node: ir.Node) -> dict[str, Type]:
         domain = "" if node.domain == "ai.onnx" else node.domain
+        inputs = [None if value is None else self._types.get(_name(value)) for value in node.inputs]
+        plain = output_type(node, inputs, self._opsets[""]) if domain == "" else None
+        if plain is not None:
+            return {_name(node.outputs[0]): plain}
         if domain == "" and node.op_type in _SHAPE_KEEPING and node.inputs and node.inputs[0] is not None:
             kept = self._types.get(_name(node.inputs[0]))
             return {} if kept is None else {_name(node.outputs[0]): kept}
@@ -267,7 +271,7 @@ class Facts:
         opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._opsets.items()]
         try:
             inferred = onnx.shape_inference.infer_node_outputs(
-                schema, ir.to_proto(node), types, data, opset_imports=opsets, ir_version=self._ir_version
+                schema, ir.serde.serialize_node(node), types, data, opset_imports=opsets, ir_version=self._ir_version
             )
         except Exception:  # onnx raises several unrelated classes here; what cannot be inferred is unknown
             return {}
@@ -324,13 +328,11 @@ def first_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
     return facts
 
 
-def _amended(
-    node: ir.Node, source: tuple[ir.DataType, Shape], inferred: Mapping[str, tuple[ir.DataType, Shape]]
-) -> dict[str, tuple[ir.DataType, Shape]]:
+def _amended(node: ir.Node, source: Type, inferred: Mapping[str, Type]) -> dict[str, Type]:
     """Say what onnx's inference does not know, or knows wrongly, of the outputs of a node that reads `source`."""
     if node.op_type == "GroupNormalization":  # a function in onnx's eyes, which it does not look into
         return {_name(node.outputs[0]): source}
-    if node.op_type not in ("MaxPool", "AveragePool", "LpPool") or not _int(node, "ceil_mode", 0):
+    if node.op_type not in ("MaxPool", "AveragePool", "LpPool") or not int_attribute(node, "ceil_mode", 0):
         return {}
     auto = node.attributes.get("auto_pad")
     if auto is not None and auto.as_string() != "NOTSET":
@@ -349,7 +351,7 @@ def _amended(
     return amended
 
 
-def _tensor_type(proto: onnx.TypeProto, sizes: Mapping[str, int] | None = None) -> tuple[ir.DataType, Shape] | None:
+def _tensor_type(proto: onnx.TypeProto, sizes: Mapping[str, int] | None = None) -> Type | None:
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = []
@@ -363,11 +365,6 @@ def _tensor_type(proto: onnx.TypeProto, sizes: Mapping[str, int] | None = None) 
 
 def _has_branches(node: ir.Node) -> bool:
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
 
 
 def _name(value: ir.Value | str) -> str:

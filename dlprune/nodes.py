@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from .facts import Facts
+if TYPE_CHECKING:
+    from .facts import Facts
 
 
 def label(node: ir.Node) -> str:
@@ -28,6 +30,12 @@ def int_attribute(node: ir.Node, name: str, default: int) -> int:
     """Return an integer attribute or its default."""
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.as_int()
+
+
+def ints_attribute(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an attribute of several integers or its default."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else tuple(attribute.as_ints())
 
 
 def string_attribute(node: ir.Node, name: str, default: str) -> str:

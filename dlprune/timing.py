@@ -15,9 +15,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from .facts import Facts, Shape
+from .facts import Facts
 from .ledger import Amounts
 from .nodes import input_at, int_attribute, opset
+from .shapes import Shape
 from .structure import CONVOLUTIONS
 
 #: Shares of a layer's width at which it is timed; times between are interpolated.

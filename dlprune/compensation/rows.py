@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ..facts import Facts, Shape
+from ..facts import Facts
 from ..nodes import int_attribute, string_attribute
+from ..shapes import Shape
 
 Array = NDArray[np.float32]
 Matrix = NDArray[np.float64]

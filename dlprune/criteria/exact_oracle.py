@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from ..calibration import Images, Labels
 from ..crossentropy import cross_entropy, targets
-from ..facts import Facts, Shape, gather_facts
+from ..facts import Facts, gather_facts
 from ..nodes import read_by
 from ..onnxfile import EXTERNAL_DATA_BYTES
 from ..scoregraph import ScoreGraphError
+from ..shapes import Shape
 from ..structure import FIXED, Consumer
 from .criterion import Measured, Network, Scorer, Values, absolute_sum, criterion
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..shapes import Shape
 from .units import DATA, ChannelSets, Ids
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..nodes import int_attribute, is_standard, label, pad_amounts, slice_bounds, string_attribute
-from .channels import Channels, Shape
+from ..shapes import Shape
+from .channels import Channels
 from .trace import Shuffle, Trace, is_data, moves
 from .units import DATA, Ids
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..facts import Facts
 from ..nodes import label
-from .channels import Shape
+from ..shapes import Shape
 from .trace import CONVOLUTIONS, Making, Shuffle, Trace
 from .units import Ids
 

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from ..facts import Facts
 from ..nodes import captured, int_attribute, is_standard, label
-from .channels import Channels, Shape, settle
+from ..shapes import Shape
+from .channels import Channels, settle
 from .units import DATA, ChannelSets, Ids
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})

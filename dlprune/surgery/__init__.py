@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ..facts import Facts, Shape
+from ..facts import Facts
+from ..shapes import Shape
 from ..skeleton import skeleton
 from ..structure import Structure
 from . import cut, mend

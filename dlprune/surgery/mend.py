@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ..nodes import input_at, int_attribute
-from .surgeon import Shape, Surgeon, mends, patch_ints, set_ints
+from ..shapes import Shape
+from .surgeon import Surgeon, mends, patch_ints, set_ints
 
 
 @mends("Reshape")

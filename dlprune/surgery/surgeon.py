@@ -14,9 +14,9 @@ from onnx_ir.passes import common as passes
 
 from ..facts import Facts, first_facts, gather_facts
 from ..nodes import int_attribute, is_standard, label, opset, subgraphs
+from ..shapes import Shape
 from ..structure import Structure
 
-Shape = tuple[int, ...]
 Keep = NDArray[np.bool_]
 Rule = Callable[["Surgeon", ir.Node], None]
 
