@@ -13,7 +13,7 @@ from ..facts import Facts
 from ..nodes import label
 from ..shapes import Shape
 from .trace import CONVOLUTIONS, Making, Shuffle, Trace
-from .units import Ids
+from .units import ChannelSets, Ids
 
 #: Unit index of a channel position that never leaves.
 FIXED = -1
@@ -146,39 +146,46 @@ def _frozen(trace: Trace) -> Structure:
     everything = np.arange(len(sets), dtype=np.int64)
     roots, held = sets.find(everything), sets.held(everything)
     convolutions = [making for making in trace.makings if making.node.op_type in CONVOLUTIONS]
-    ordered = [roots[m.ids] for m in convolutions] + [roots[m.ids] for m in trace.makings if m not in convolutions]
+    dense = [making for making in trace.makings if making.node.op_type not in CONVOLUTIONS]
     # Units are numbered by their first kernel, in graph order; those without a kernel come last.
-    unit_of_root: dict[int, int] = {}
-    for root in np.concatenate([*ordered, roots[1:]]) if len(everything) > 1 else []:
-        if not held[root]:
-            unit_of_root.setdefault(int(root), len(unit_of_root))
+    ordered = np.concatenate([*(roots[making.ids] for making in convolutions + dense), roots[1:]])
+    free, first = np.unique(ordered[~held[ordered]], return_index=True)
+    count = len(free)
     table = np.full(len(sets), FIXED, dtype=np.int64)
-    for root, unit in unit_of_root.items():
-        table[root] = unit
+    table[free[np.argsort(first)]] = np.arange(count)
     units = table[roots]
 
-    count = len(unit_of_root)
+    of_ids: dict[int, Ids] = {}  # many tensors share their ids, and so their units
+
+    def units_of(ids: Ids) -> Ids:
+        if id(ids) not in of_ids:
+            of_ids[id(ids)] = units[ids]
+        return of_ids[id(ids)]
+
     tensors = {
-        name: TensorUnits(channels.shape, channels.axis, units[channels.ids])
+        name: TensorUnits(channels.shape, channels.axis, units_of(channels.ids))
         for name, channels in trace.channels.items()
         if channels.axis is not None
     }
+    readings = [(reading, units_of(reading.channels.ids)) for reading in trace.readings]
     constraints = _constraints(tensors)
+    alone = np.zeros(count + 1, np.bool_)
+    alone[[int(members[0]) for members in constraints if len(members) == 1]] = alone[FIXED] = True
     return Structure(
-        layers=tuple(_layer(trace, making, units, constraints) for making in convolutions),
+        layers=tuple(_layer(trace, making, units, alone) for making in convolutions),
         kernels=_counts(units, convolutions, count),
-        features=_counts(units, [m for m in trace.makings if m not in convolutions], count),
+        features=_counts(units, dense, count),
         groups=_groups(units, trace.makings, count),
         consumers=tuple(
-            Consumer(_output(r.node), r.value.name or "", r.channels.axis or 0, units[r.channels.ids])
-            for r in trace.readings
-            if np.any(units[r.channels.ids] != FIXED)
+            Consumer(_output(r.node), r.value.name or "", r.channels.axis or 0, own)
+            for r, own in readings
+            if np.any(own != FIXED)
         ),
         tensors=tensors,
         constraints=constraints,
         whole_groups=dict(trace.whole_groups),
         shuffles=dict(trace.shuffles),
-        dense=tuple(_layer(trace, m, units, constraints) for m in trace.makings if m not in convolutions),
+        dense=tuple(_layer(trace, making, units, alone) for making in dense),
     )
 
 
@@ -187,48 +194,36 @@ def _output(node: ir.Node) -> str:
 
 
 def _counts(units: Ids, makings: list[Making], count: int) -> Ids:
-    counts = np.zeros(count, dtype=np.int64)
-    for making in makings:
-        own = units[making.ids]
-        np.add.at(counts, own[own != FIXED], 1)
-    return counts
+    own = units[np.concatenate([np.zeros(0, np.int64), *(making.ids for making in makings)])]
+    return np.bincount(own[own != FIXED], minlength=count)
 
 
 def _groups(units: Ids, makings: list[Making], count: int) -> Ids:
     """Number the connected components of units that share an output axis."""
-    parent = list(range(count))
-
-    def find(unit: int) -> int:
-        while parent[unit] != unit:
-            parent[unit] = parent[parent[unit]]
-            unit = parent[unit]
-        return unit
-
+    sets = ChannelSets()
+    identities = sets.fresh(count)
     for making in makings:
-        own = [int(u) for u in units[making.ids] if u != FIXED]
-        for unit in own[1:]:
-            a, b = sorted((find(own[0]), find(unit)))
-            parent[b] = a
-    heads = [find(unit) for unit in range(count)]
-    number = {head: index for index, head in enumerate(dict.fromkeys(heads))}
-    return np.array([number[head] for head in heads], dtype=np.int64)
+        own = units[making.ids]
+        own = identities[own[own != FIXED]]
+        if len(own):
+            sets.unite(np.full(len(own), own.min()), own, "")
+    return np.unique(sets.find(identities), return_inverse=True)[1].astype(np.int64)
 
 
 def _constraints(tensors: Mapping[str, TensorUnits]) -> tuple[Ids, ...]:
     distinct: dict[bytes, Ids] = {}
-    for tensor in tensors.values():
-        if np.all(tensor.units != FIXED):
-            members = np.unique(tensor.units)
+    for units in {id(tensor.units): tensor.units for tensor in tensors.values()}.values():
+        if np.all(units != FIXED):
+            members = np.flatnonzero(np.bincount(units))
             distinct.setdefault(members.tobytes(), members)
     return tuple(distinct.values())
 
 
-def _layer(trace: Trace, making: Making, units: Ids, constraints: tuple[Ids, ...]) -> Layer:
+def _layer(trace: Trace, making: Making, units: Ids, alone: NDArray[np.bool_]) -> Layer:
+    """Return the layer that makes some channels; a unit that is `alone` in a tensor, and FIXED, cannot leave."""
     own = units[making.ids]
-    lone = {int(members[0]) for members in constraints if len(members) == 1}
-    free = [unit for unit in np.unique(own) if unit != FIXED and int(unit) not in lone]
     reason = ""
-    if not free:
+    if alone[own].all():
         fixed = making.ids[own == FIXED]
         if len(own) == 1:
             reason = "it has one kernel only, and one must stay"
