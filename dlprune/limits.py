@@ -17,6 +17,7 @@ from .parameters import bad_value, number, text
 from .selection import Mask
 from .structure import FIXED
 from .structure.units import Ids
+from .timing import LEAST_BLOCK, block_width
 from .tuples import HTuple
 
 
@@ -87,3 +88,14 @@ def floors(percentages: Sequence[str], least: int, layers: Iterable[tuple[str, I
         share = next((float(s) for p, _, s in parts if matches(p, layer)), 100.0)
         found.append(max(1, least, math.ceil(len(units) * (1 - share / 100) - 1e-9)))
     return np.array(found, np.int64)
+
+
+def multiple_of(wanted: int | str) -> int:
+    """Return the number that layers keep a multiple of, for a value of 'kernel_multiple'.
+
+    Whoever asks for multiples of 8 wants speed; ONNX Runtime pads channels to its block width, and its pooling and
+    concatenation only take whole blocks.
+    """
+    if wanted == "auto":
+        return block_width()
+    return int(wanted) if int(wanted) % LEAST_BLOCK else math.lcm(int(wanted), block_width())

@@ -29,6 +29,7 @@ from .handle import HHandle, new_handle
 from .hparams import NAMES as HPARAMS
 from .image import HObject
 from .lift import LiftError
+from .limits import multiple_of
 from .model import unwrap_model
 from .payload import SEM_TYPE, Payload, payload_of
 from .pruningdata import PruningData
@@ -44,7 +45,6 @@ from .sparsity.operators import create_magnitude_pruning
 from .sparsity.strip import carry_masks
 from .steps import Plan, Progress, Pruned, Stepper, Watch
 from .surgery import SurgeryError
-from .timing import block_width
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
 
 #: Numbers of each weight that a mark looks at.
@@ -165,8 +165,9 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     label count as the original decides them;
     'kernel_multiple' (integer ≥ 1, default 1, or 'auto'): a convolution that loses kernels keeps a multiple of it. With
     odd numbers of channels a network can be slower than before although it computes less: 'auto' is what ONNX Runtime
-    computes at once on this machine (8 on processors with AVX2, 16 with AVX-512; measured). A smaller number is kept as
-    asked, but may cost time: 8 with AVX-512 made small networks slower than the original;
+    computes at once on this machine (8 on processors with AVX2, 16 with AVX-512). 8 and its multiples become multiples
+    of that as well, i.e. 16 with AVX-512: there 8 channels more cost as much as 16, and pooling and concatenation leave
+    the blocked layout. Other numbers are kept as asked, but may cost time;
     'min_kernel_num' (integer ≥ 1, default 1): each convolution keeps so many;
     'exclude_layers' (names of layers or regular expressions for whole names, default []): these lose nothing, nor does
     what is coupled with them, and they no longer count as removable; 'layer_percentages' ("pattern:percent" strings
@@ -408,13 +409,12 @@ def _plan(data: PruningData) -> Plan:
     by_score = "score" in (settings.selection, automatic if settings.selection == "auto" else "")
     # Who chooses by the score alone needs a limit, or whole layers collapse; the remaining error needs none.
     cap = (None if by_score else 1.0) if share == "auto" else float(share) / 100
-    multiple = block_width() if settings.kernel_multiple == "auto" else int(settings.kernel_multiple)
     return Plan(
         percentage=percentage,
         step=float(settings.step_percentage),
         target=settings.target,
         dense=data.prunes_dense,
-        limits=Limits(held=data.held, floors=data.floors, multiple=multiple),
+        limits=Limits(held=data.held, floors=data.floors, multiple=multiple_of(settings.kernel_multiple)),
         cap=cap,
         selection="score" if by_score else "reconstruction",
         normalization=settings.normalization,

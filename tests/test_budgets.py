@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from dlprune.classifier import Classifier
 from dlprune.cost import cost_of
 from dlprune.handle import new_handle, unwrap
 from dlprune.ledger import CountLedger
+from dlprune.limits import multiple_of
 from dlprune.model import unwrap_model
 from dlprune.pruning import add_images
 from dlprune.pruningdata import PruningData
@@ -227,6 +229,40 @@ def test_an_automatic_multiple_is_the_width_that_this_machine_computes_at_once(m
         for multiple in ("auto", block_width())
     ]
     assert layer_kernels(pruned[0]) == layer_kernels(pruned[1])
+
+
+def test_the_width_that_this_machine_computes_at_once_follows_from_its_instructions() -> None:
+    flags = Path("/proc/cpuinfo")
+    if not flags.exists() or "avx2" not in flags.read_text():
+        pytest.skip("no list of this processor's instructions, or others")
+    assert block_width() == (16 if "avx512f" in flags.read_text() else 8)
+
+
+@pytest.mark.parametrize(
+    ("width", "wanted"),
+    [
+        (16, {1: 1, 4: 4, 8: 16, 12: 12, 24: 48, 32: 32, "auto": 16}),
+        (8, {1: 1, 4: 4, 8: 8, 12: 12, 24: 24, 32: 32, "auto": 8}),
+    ],
+)
+def test_multiples_of_eight_are_whole_blocks_of_the_machine_too(
+    width: int, wanted: dict[int | str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlprune.limits.block_width", lambda: width)
+    assert {multiple: multiple_of(multiple) for multiple in wanted} == wanted
+
+
+def test_no_half_blocks_stay_with_a_multiple_of_eight(model: ha.HHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a block costs as much as a whole one, and pooling falls out of the blocked layout."""
+    left = []
+    for width in (8, 16):
+        monkeypatch.setattr("dlprune.limits.block_width", lambda width=width: width)
+        pruned = ha.gen_dl_pruned_model(model, scored(model, kernel_multiple=8, percentage=40, compensation="none"))
+        left.append(
+            {kept for kept, before in zip(layer_kernels(pruned), layer_kernels(model), strict=True) if kept < before}
+        )
+    assert {kept % 16 for kept in left[0]} == {0, 8}
+    assert {kept % 16 for kept in left[1]} == {0}
 
 
 def test_the_block_with_the_best_bargain_leaves() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from ..limits import multiple_of
 from ..timing import block_width
 from .figures import Figures
 from .output import Output
@@ -30,14 +31,14 @@ def advise_on_chance(
         )
 
 
-def advise_on_speed(figures: Figures, multiple: str | float, output: Output) -> None:
+def advise_on_speed(figures: Figures, multiple: str | int, output: Output) -> None:
     """Note it if a pruned model is not faster although it computes less, and what makes it so."""
     before, after = figures.costs
     if figures.latency is None or after.macs >= before.macs or figures.latency.ratio <= _FASTER:
         return
     text = f"The pruned model is no faster here: it takes {100 * figures.latency.ratio:.0f} % of the original's time"
     text += f" for {100 * after.macs / before.macs:.0f} % of the multiply-accumulates."
-    if multiple != "auto" and float(multiple) % block_width():
+    if multiple_of(multiple) % block_width():
         text += f" This processor computes {block_width()} channels at once; --multiple auto leaves such numbers."
     else:
         text += " Small networks spend their time elsewhere; --target latency removes by measured time."

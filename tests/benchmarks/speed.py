@@ -21,17 +21,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import torch
+from machine import medians, where
 from topologies import build, export
 from torch.nn import functional
 from zoo import choice, fresh_analysis, peer_seconds
@@ -46,18 +44,6 @@ NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0", "densenet
 HEAD = """| network | score ÷ ONNX Runtime forward | score ÷ PyTorch full backward | structure and surgery \
 | Torch-Pruning |
 |---|---|---|---|---|"""
-
-
-def medians(contenders: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """Run all contenders in turn, the first round unmeasured; return the median seconds of each."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(repetitions + 1):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            run()
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def scoring(name: str, path: Path, repetitions: int) -> dict[str, float]:
@@ -109,15 +95,6 @@ def structure_and_surgery(name: str, path: Path, repetitions: int) -> dict[str, 
     return {"ours": statistics.median(mine), "theirs": statistics.median(theirs)}
 
 
-def processor() -> str:
-    """Name the processor, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def main() -> None:
     """Measure, and write the table row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -131,11 +108,9 @@ def main() -> None:
         # Read when PyTorch's OpenMP library is loaded, which has happened: begin anew.
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"OMP_WAIT_POLICY": "passive"})
     torch.set_num_threads(THREADS)
-    packages = ("dlprune", "onnxruntime", "torch", "torch-pruning")
     title = (
-        f"{processor()}, {os.cpu_count()} cores, {THREADS} threads; Python {platform.python_version()}, "
-        f"{', '.join(f'{name} {version(name)}' for name in packages)}; medians of {arguments.repetitions} alternating "
-        f"runs, batch {BATCH}×3×224×224; structure and surgery in seconds, medians of {arguments.prunings}.\n\n{HEAD}\n"
+        f"{where(('torch', 'torch-pruning'))}; {THREADS} threads, medians of {arguments.repetitions} alternating runs, "
+        f"batch {BATCH}×3×224×224; structure and surgery in seconds, medians of {arguments.prunings}.\n\n{HEAD}\n"
     )
     arguments.out.write_text(title)
     for name in arguments.names:
