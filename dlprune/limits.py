@@ -90,7 +90,7 @@ def floors(percentages: Sequence[str], least: int, layers: Iterable[tuple[str, I
     return np.array(found, np.int64)
 
 
-def multiple_of(wanted: int | str) -> int:
+def multiple_of(wanted: float | str) -> int:
     """Return the number that layers keep a multiple of, for a value of 'kernel_multiple'.
 
     Whoever asks for multiples of 8 wants speed; ONNX Runtime pads channels to its block width, and its pooling and

@@ -178,7 +178,7 @@ def block_width() -> int:
         options.optimized_model_filepath = os.path.join(folder, "optimised.onnx")
         ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         optimised = onnx.load(options.optimized_model_filepath).graph
-    return max([LEAST_BLOCK, *(tensor.dims[0] for tensor in optimised.initializer if len(tensor.dims) == 4)])
+    return max([LEAST_BLOCK, *(int(tensor.dims[0]) for tensor in optimised.initializer if len(tensor.dims) == 4)])
 
 
 def _shape(facts: Facts, value: ir.Value | None) -> Shape:

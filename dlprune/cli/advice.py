@@ -31,7 +31,7 @@ def advise_on_chance(
         )
 
 
-def advise_on_speed(figures: Figures, multiple: str | int, output: Output) -> None:
+def advise_on_speed(figures: Figures, multiple: str | float, output: Output) -> None:
     """Note it if a pruned model is not faster although it computes less, and what makes it so."""
     before, after = figures.costs
     if figures.latency is None or after.macs >= before.macs or figures.latency.ratio <= _FASTER:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -96,3 +100,51 @@ class Kept:
         """Keep a result under a name."""
         self.found[name] = entry
         self._path.write_text(json.dumps({"place": self._place, "results": self.found}, indent=1))
+
+
+def memory(field: str) -> float:
+    """Return a field of this process's status in MB: VmRSS is the memory now, VmHWM its peak; NaN if not known."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return math.nan
+    return next((int(line.split()[1]) / 1000 * 1.024 for line in lines if line.startswith(f"{field}:")), math.nan)
+
+
+class Phases:
+    """Seconds of the phases of a job, by the clock and of all processors, and the peak of memory in each, in MB."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.processor: dict[str, float] = {}
+        self.peaks: dict[str, float] = {}
+        self.before = memory("VmRSS")
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure what is done within."""
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        start, busy = time.perf_counter(), time.process_time()
+        yield
+        self.seconds[name], self.processor[name] = time.perf_counter() - start, time.process_time() - busy
+        self.peaks[name] = memory("VmHWM")
+
+    def entry(self) -> dict[str, Any]:
+        """Return everything as plain numbers."""
+        return {
+            "seconds": self.seconds,
+            "processor": self.processor,
+            "peaks": self.peaks,
+            "before": self.before,
+            "peak": max(self.peaks.values()),
+        }
+
+
+def alone(script: str, *arguments: object) -> dict[str, Any]:
+    """Run a script in a process of its own, and return the JSON that its last line holds."""
+    command = [sys.executable, script, *map(str, arguments)]
+    environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
