@@ -21,17 +21,18 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-SIZE, CLASSES = 32, 10
+CLASSES = 10
 
 
 @dataclass(frozen=True)
 class Case:
-    """Residual blocks, channels, images per batch, images in all."""
+    """Residual blocks, channels, images per batch, images in all, and their height and width."""
 
     depth: int = 10
     width: int = 16
     batch: int = 8
     images: int = 8
+    size: int = 32
 
 
 AXES = {"images": (8, 80, 800), "batch": (8, 32, 128), "depth": (10, 40, 160), "width": (16, 32, 64)}
@@ -62,7 +63,7 @@ def network(case: Case) -> onnx.ModelProto:
         helper.make_node("Flatten", ["g"], ["f"]),
         helper.make_node("Gemm", ["f", weight("head", CLASSES, w)], ["y"], transB=1),
     ]
-    image = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3, SIZE, SIZE])
+    image = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3, case.size, case.size])
     output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", CLASSES])
     graph = helper.make_graph(nodes, "chain", [image], [output], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -85,7 +86,7 @@ def measure(case: Case) -> tuple[float, ...]:
     rng = np.random.default_rng(0)
     scores = np.zeros(found.structure.unit_num)
     for _ in range(0, max(case.images, case.batch), case.batch):
-        images = rng.standard_normal((case.batch, 3, SIZE, SIZE)).astype(np.float32)
+        images = rng.standard_normal((case.batch, 3, case.size, case.size)).astype(np.float32)
         scores += scorer(images, np.full(case.batch, -1), case.batch)
     times.append(time.process_time())
     count = int(removable_kernels(found.structure) * 0.3)
