@@ -13,15 +13,21 @@ SMALL_ELEMENTS = 4096
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
     """Return a model as protobuf in which each large initializer is a graph input of its type and shape."""
-    bare = model.clone()
-    listed = {value.name for value in bare.graph.inputs}
-    for name, value in list(bare.graph.initializers.items()):
+    graph = model.graph
+    large: dict[str, onnx.ValueInfoProto] = {}
+    for name, value in graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or math.prod(tensor.shape.numpy()) <= SMALL_ELEMENTS:
-            continue
-        del bare.graph.initializers[name]
-        value.const_value = None
-        value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-        if name not in listed:
-            bare.graph.inputs.append(value)
-    return ir.to_proto(bare)
+        if tensor is not None and math.prod(shape := tensor.shape.numpy()) > SMALL_ELEMENTS:
+            large[name] = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), shape)
+    view = ir.GraphView(
+        [value for value in graph.inputs if value.name not in large],
+        graph.outputs,
+        nodes=graph,
+        initializers=[value for name, value in graph.initializers.items() if name not in large],
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+    )
+    bare = ir.Model(view, ir_version=model.ir_version, functions=tuple(model.functions.values()))  # type: ignore[arg-type]
+    proto = ir.serde.serialize_model(bare)
+    proto.graph.input.extend(large.values())
+    return proto

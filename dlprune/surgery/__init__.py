@@ -48,10 +48,10 @@ def remove_units(
 
 def _check(model: ir.Model, pruned: ir.Model) -> None:
     """Run ONNX's checker on the result, and shape inference, strictly where the original allows it."""
-    proto = skeleton(pruned)
+    bare = skeleton(pruned).SerializeToString()
     try:
-        onnx.checker.check_model(proto)
-        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+        onnx.checker.check_model(bare)
+        onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
     except onnx.checker.ValidationError as error:
         raise SurgeryError(f"the pruned model is not valid ONNX: {error}") from error
     except onnx.shape_inference.InferenceError as error:

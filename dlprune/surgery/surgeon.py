@@ -78,6 +78,7 @@ class Surgeon:
         self._structure = structure
         self._gone = gone
         self._cut: dict[tuple[str, bytes], ir.Value] = {}
+        self._kept: dict[str, tuple[int, Keep] | None] = {}
         self._shuffled = {name: end for end, s in structure.shuffles.items() if self._loses(end) for name in s.inner}
 
     def operate(self) -> ir.Model:
@@ -105,16 +106,14 @@ class Surgeon:
             rule(self, node)
             if node.graph is None:
                 return  # another one has taken its place
-        self.new.add_node(node)
         if not changed:
             for output in node.outputs:
                 self.new.add_type(output, self.old)
-        elif not self.fits(node):
-            rule = _MENDS.get(node.op_type)
-            if rule is not None:
-                rule(self, node)
-        if changed:
-            self._require_fit(node)
+            return
+        self.new.add_node(node)
+        if not self.fits(node) and (mend := _MENDS.get(node.op_type)) is not None:
+            mend(self, node)
+        self._require_fit(node)
 
     def _require_fit(self, node: ir.Node) -> None:
         if not self.fits(node):
@@ -143,7 +142,10 @@ class Surgeon:
 
     def kept(self, value: ir.Value) -> tuple[int, Keep] | None:
         """Return channel axis and mask of what stays of a tensor, or None if nothing leaves it."""
-        return self._structure.kept(value.meta.get(LIKE, value.name or ""), self._gone)
+        name = value.meta.get(LIKE, value.name or "")
+        if name not in self._kept:
+            self._kept[name] = self._structure.kept(name, self._gone)
+        return self._kept[name]
 
     def keep(self, value: ir.Value | None, axis: int) -> Keep | None:
         """Return the mask of what stays along one axis, or None if nothing leaves there."""
@@ -258,7 +260,7 @@ class Surgeon:
     def constant(self, name: str, array: NDArray[Any]) -> ir.Value:
         """Add an initializer and return it."""
         name = self._fresh_name(name)
-        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.model.graph.register_initializer(value)
         self.new.add_initializer(value)
