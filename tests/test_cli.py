@@ -14,36 +14,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commandline import as_json, run, small_model, stopped
 from models import model, plain, saved
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 import dlprune as ha
 from dlprune import cli
 from dlprune.cli import job
-from dlprune.cli.app import app
 from dlprune.cli.commands import doctor as doctor_module
 
 COMMANDS = ("demo", "inspect", "prune", "evaluate", "compare", "doctor")
 FAST = ["--runs", "0"]  # no latency
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(one) for one in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def as_json(*arguments: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(*arguments, "--json").stdout)
-    return found
-
-
 @pytest.fixture
 def model_file(tmp_path: Path) -> str:
-    return saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx")
+    return small_model(tmp_path)
 
 
 @pytest.fixture
@@ -248,20 +234,8 @@ def test_interrupted_scoring_goes_on_from_its_state_to_the_same_file(
     assert not state.exists()
 
 
-#: The command in a process of its own, which tells of each batch, takes its time, and writes its state after each.
-_SLOW = """
-import sys, time
-import dlprune as ha
-from dlprune.cli import main, scoring
-scoring._SAVE_EVERY, scoring._SAVE_SHARE = 0.0, 1e9
-add = ha.add_dl_pruning_batch
-def slow(*arguments):
-    add(*arguments)
-    print("batch", flush=True)
-    time.sleep(0.1)
-ha.add_dl_pruning_batch = slow
-main()
-"""
+#: Has the state written after each batch.
+_SAVING = "from dlprune.cli import scoring\nscoring._SAVE_EVERY, scoring._SAVE_SHARE = 0.0, 1e9\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
@@ -272,19 +246,14 @@ def test_a_process_that_is_stopped_leaves_a_state_from_which_the_same_file_comes
     arguments = ["prune", model_file, "--images", photos, "-p", 40, "--batch-size", 2, *FAST]
     run(*arguments, "-o", tmp_path / "whole.onnx")
     out, state = tmp_path / "parts.onnx", tmp_path / "parts.onnx.state"
-    command = [sys.executable, "-c", _SLOW, *map(str, arguments), "-o", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(4):
-            assert process.stdout.readline() == "batch\n"
-        process.send_signal(number)
-        _, told = process.communicate(timeout=120)
-    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), told
+    batch = {"function": "dlprune:add_dl_pruning_batch", "calls": 4, "before": _SAVING}
+    code, told = stopped(*arguments, "-o", out, number=number, **batch)
+    assert code == (-number if number == signal.SIGKILL else 128 + number), told
     assert state.exists()
     assert not out.exists()
     result = run(*arguments, "-o", out, "--resume", state)
     position = int(re.search(r"Going on after (\d+) of 24", result.stderr)[1])  # type: ignore[index]
-    assert 4 <= position < 24
+    assert position == (6 if number == signal.SIGKILL else 8)
     assert out.read_bytes() == (tmp_path / "whole.onnx").read_bytes()
 
 

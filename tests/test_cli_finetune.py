@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import commandline
 import numpy as np
 import pytest
-from models import plain, saved
-from typer.testing import CliRunner, Result
+from commandline import as_json, bright_images, stopped
 
 import dlprune as ha
-from dlprune.cli.app import app
 from dlprune.model import unwrap_model
 
+#: What a training calls once per step.
+TRAINING_STEP = "dlprune.training.finetune:train_step"
 
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["finetune", *(str(one) for one in arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
+
+run = partial(commandline.run, "finetune")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, Path]:
-    """A model with random weights and ninety images of which each class has its own brightness."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(90) % 3
-    images = np.clip(rng.normal(60 + 60 * labels[:, None, None], 15, (90, 8, 8)), 0, 255).astype(np.uint8)
-    np.savez(tmp_path / "images.npz", images=images, labels=labels)
-    return saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx"), tmp_path / "images.npz"
+    return bright_images(tmp_path)
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:
@@ -80,18 +69,14 @@ def test_every_option_is_passed_on(files: tuple[str, Path], tmp_path: Path):
 def test_interrupted_and_resumed(files: tuple[str, Path], tmp_path: Path):
     """Ctrl-C leaves a checkpoint; with --resume the result is that of an uninterrupted run, bit for bit."""
     model, images = files
-    options = ["--images", images, "--epochs", 40, "--train-batch", 8, "--range", 0, 1]
+    options = ["--images", images, "--epochs", 3, "--train-batch", 8, "--range", 0, 1]
     run(model, *options, "--out", tmp_path / "quiet.onnx", "--quiet")
-    command = [sys.executable, "-m", "dlprune", "finetune", model, *map(str, options), "-o", str(tmp_path / "out.onnx")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    checkpoint = tmp_path / "out.onnx.ckpt"
-    while not checkpoint.exists() and process.poll() is None:
-        os.sched_yield()
-    process.send_signal(signal.SIGINT)
-    _, text = process.communicate(timeout=60)
-    assert process.returncode == 130, text
+    out, checkpoint = tmp_path / "out.onnx", tmp_path / "out.onnx.ckpt"
+    code, text = stopped("finetune", model, *options, "-o", out, function=TRAINING_STEP, calls=13)
+    assert code == 130, text
+    assert "Interrupted in epoch 2" in text
     assert f"--resume {checkpoint}" in text
-    run(model, *options, "--out", tmp_path / "out.onnx", "--resume", checkpoint)
+    run(model, *options, "--out", out, "--resume", checkpoint)
     assert not checkpoint.exists()
     quiet = weights(tmp_path / "quiet.onnx")
     assert all(np.array_equal(array, quiet[name]) for name, array in weights(tmp_path / "out.onnx").items())
@@ -123,12 +108,7 @@ def test_images_without_classes_are_refused(files: tuple[str, Path], tmp_path: P
 # --- prune with training ---------------------------------------------------------------------------------------------
 
 
-def prune(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["prune", *(str(one) for one in arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
+prune = partial(commandline.run, "prune")
 
 
 ROUNDS = [
@@ -153,18 +133,16 @@ def test_prune_in_rounds_with_training(files: tuple[str, Path], tmp_path: Path):
 def test_rounds_interrupted_and_resumed(files: tuple[str, Path], tmp_path: Path):
     """Ctrl-C leaves a folder; with --resume the result is that of an uninterrupted run, bit for bit."""
     model, images = files
-    options = ["--images", images, *ROUNDS, "--finetune-epochs", 30]
+    options = ["--images", images, *ROUNDS, "--finetune-epochs", 3]
     prune(model, *options, "--out", tmp_path / "quiet.onnx", "--quiet")
-    command = [sys.executable, "-m", "dlprune", "prune", model, *map(str, options), "-o", str(tmp_path / "out.onnx")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    folder = tmp_path / "out.onnx.rounds"
-    while not (folder / "round2.ckpt").exists() and process.poll() is None:
-        os.sched_yield()
-    process.send_signal(signal.SIGINT)
-    _, text = process.communicate(timeout=60)
-    assert process.returncode == 130, text
+    out, folder = tmp_path / "out.onnx", tmp_path / "out.onnx.rounds"
+    steps = 8  # of an epoch: 65 images, 8 each
+    code, text = stopped("prune", model, *options, "-o", out, function=TRAINING_STEP, calls=(3 + 1) * steps + 4)
+    assert code == 130, text
+    assert "Interrupted in round 2" in text
     assert f"--resume {folder}" in text
-    prune(model, *options, "--out", tmp_path / "out.onnx", "--resume", folder)
+    assert (folder / "round2.ckpt").exists()
+    prune(model, *options, "--out", out, "--resume", folder)
     assert not folder.exists()
     quiet = weights(tmp_path / "quiet.onnx")
     assert all(np.array_equal(array, quiet[name]) for name, array in weights(tmp_path / "out.onnx").items())
@@ -190,10 +168,7 @@ def test_a_report_on_rounds_tells_what_each_removed_and_how_good_it_was(files: t
 
 def test_the_demo_is_as_good_as_before_after_training(tmp_path: Path):
     """Half of the kernels leave, then it trains: the embedded classifier is within half a point of the original."""
-    command = ["demo", "--out", tmp_path / "a.onnx", "--runs", 0, "--json"]
-    result = CliRunner().invoke(app, [str(one) for one in command])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = as_json("demo", "--out", tmp_path / "a.onnx", "--runs", 0)
     assert 49 < found["pruned_percentage"] <= 50
     before, after = found["accuracy"]["before"], found["accuracy"]["after"]
     assert after >= before - 0.005

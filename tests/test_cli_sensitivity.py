@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from models import plain, saved
+from commandline import as_json, run, small_model
 from PIL import Image
-from typer.testing import CliRunner
 
 import dlprune as ha
-from dlprune.cli.app import app
 
 
 @pytest.fixture
@@ -21,8 +18,8 @@ def files(tmp_path: Path) -> list[str]:
     for name, number in (("train", 16), ("test", 12)):
         images = rng.integers(0, 255, (number, 8, 8)).astype(np.uint8)
         np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(number) % 3)
-    model = saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx")
-    return ["sensitivity", model, "--images", str(tmp_path / "train.npz"), "--test-images", str(tmp_path / "test.npz")]
+    train, test = (str(tmp_path / f"{name}.npz") for name in ("train", "test"))
+    return ["sensitivity", small_model(tmp_path), "--images", train, "--test-images", test]
 
 
 def samples(file: Path) -> list[ha.HHandle]:
@@ -35,9 +32,7 @@ def samples(file: Path) -> list[ha.HHandle]:
 
 def test_the_numbers_are_those_of_the_operator(files: list[str], tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
-    result = CliRunner().invoke(app, [*files, "--percentages", "20,60", "--plot", str(plot), "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = as_json(*files, "--percentages", "20,60", "--plot", plot)
     model = ha.read_dl_model(files[1])
     ha.set_dl_model_param(model, "batch_size", 16)
     pruning = ha.create_dl_pruning(model, "oracle", [])
@@ -56,12 +51,10 @@ def test_the_numbers_are_those_of_the_operator(files: list[str], tmp_path: Path)
 
 
 def test_the_table_has_a_row_per_group(files: list[str]) -> None:
-    text = CliRunner().invoke(app, [*files, "--percentages", "50"]).stdout
+    text = run(*files, "--percentages", "50").stdout
     assert "Conv_0" in text
     assert "points lost at 50 %" in text
 
 
 def test_it_needs_images_to_measure_on(files: list[str]) -> None:
-    result = CliRunner().invoke(app, [*files[:4], "--holdout", "0"])
-    assert result.exit_code == 1
-    assert "--holdout" in result.stderr
+    assert "--holdout" in run(*files[:4], "--holdout", "0", code=1).stderr

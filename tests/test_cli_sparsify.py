@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
+import commandline
 import pytest
-from models import plain, saved
-from typer.testing import CliRunner, Result
+from commandline import bright_images, stopped
 
 import dlprune as ha
-from dlprune.cli.app import app
 from dlprune.model import unwrap_model
 
-
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["sparsify", *(str(one) for one in arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
+run = partial(commandline.run, "sparsify")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, Path]:
-    """A model with random weights and ninety images of which each class has its own brightness."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(90) % 3
-    images = np.clip(rng.normal(60 + 60 * labels[:, None, None], 15, (90, 8, 8)), 0, 255).astype(np.uint8)
-    np.savez(tmp_path / "images.npz", images=images, labels=labels)
-    return saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx"), tmp_path / "images.npz"
+    return bright_images(tmp_path)
 
 
 OPTIONS = ["--range", 0, 1, "--train-batch", 8, "--learning-rate", 0.02]
@@ -99,16 +83,13 @@ def test_m_by_n_makes_so_many_zeros_in_every_group_of_input_channels(files: tupl
 def test_interrupted_and_resumed(files: tuple[str, Path], tmp_path: Path, sparsity: list[Any]):
     """Ctrl-C leaves a checkpoint; with --resume the file is that of an uninterrupted run, byte for byte."""
     model, images = files
-    options = ["--images", images, "--epochs", 40, "--frequency", 7, "--seed", 3, *sparsity, *OPTIONS]
+    options = ["--images", images, "--epochs", 4, "--frequency", 7, "--seed", 3, *sparsity, *OPTIONS]
     whole = json.loads(run(model, *options, "--out", tmp_path / "whole.onnx", "--json").stdout)
     out, checkpoint = tmp_path / "parts.onnx", tmp_path / "parts.onnx.ckpt"
-    command = [sys.executable, "-m", "dlprune", "sparsify", model, *map(str, options), "-o", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while not checkpoint.exists() and process.poll() is None:
-        os.sched_yield()
-    process.send_signal(signal.SIGINT)
-    _, text = process.communicate(timeout=60)
-    assert process.returncode == 130, text
+    step = "dlprune.training.finetune:train_step"
+    code, text = stopped("sparsify", model, *options, "-o", out, function=step, calls=22)
+    assert code == 130, text
+    assert "Interrupted in epoch 3" in text
     assert not out.exists()
     other = run(model, *options, "--begin", 3, "--out", out, "--resume", checkpoint, code=1)
     assert "the options of sparsity" in other.output

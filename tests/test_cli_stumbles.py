@@ -12,31 +12,22 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from commandline import as_json, run, small_model
 from models import model as onnx_model
 from models import plain, saved
 from onnx import helper, numpy_helper
-from typer.testing import CliRunner, Result
 
 import dlprune as ha
 from dlprune.cli.advice import advise_on_speed
-from dlprune.cli.app import app
 from dlprune.cli.figures import Figures
 from dlprune.cli.options import OutputOptions
 from dlprune.cli.output import Output
 from dlprune.cost import Cost, Latency, LayerCost
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(one) for one in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
 @pytest.fixture
 def model_file(tmp_path: Path) -> str:
-    return saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx")
+    return small_model(tmp_path)
 
 
 @pytest.fixture
@@ -71,17 +62,17 @@ def test_guessing_is_told(model_file: str, archive: Path, tmp_path: Path, comman
         "finetune": ["--holdout", 50, "-o", tmp_path / "a.onnx", "--epochs", 1, "--train-batch", 8],
         "sparsify": ["--holdout", 50, "-o", tmp_path / "a.onnx", "--epochs", 4, "--train-batch", 2],
     }
-    notes = json.loads(run(command, model_file, *more[command], "--images", archive, "--json").stdout)["notes"]
+    notes = as_json(command, model_file, *more[command], "--images", archive)["notes"]
     assert any("no better than guessing among 3 classes" in note and "--range" in note for note in notes)
 
 
 def test_inspect_says_what_size_it_assumes(tmp_path: Path) -> None:
     file = saved(plain(size="S"), tmp_path / "open.onnx")
-    found = json.loads(run("inspect", file, "--json").stdout)
+    found = as_json("inspect", file)
     assert found["size_assumed"]
     assert "224x224 is assumed" in found["notes"][0]
     assert "--size" in run("inspect", file).stderr
-    given = json.loads(run("inspect", file, "--size", "12x10", "--json").stdout)
+    given = as_json("inspect", file, "--size", "12x10")
     assert not given["size_assumed"]
     assert given["macs"] < found["macs"]
     assert given["notes"] == []
@@ -113,7 +104,7 @@ def test_a_model_with_two_outputs_names_the_option(tmp_path: Path) -> None:
         tmp_path / "two.onnx",
     )
     assert "--class-output" in run("inspect", file, code=1).stderr
-    assert json.loads(run("inspect", file, "--class-output", "z", "--json").stdout)["classes"] == 2
+    assert as_json("inspect", file, "--class-output", "z")["classes"] == 2
 
 
 def test_inspect_says_that_a_model_is_quantised(tmp_path: Path) -> None:
@@ -130,7 +121,7 @@ def test_inspect_says_that_a_model_is_quantised(tmp_path: Path) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     onnx.checker.check_model(proto)
-    found = json.loads(run("inspect", saved(proto, tmp_path / "q.onnx"), "--json").stdout)
+    found = as_json("inspect", saved(proto, tmp_path / "q.onnx"))
     assert found["quantised"]
     assert "is quantised" in found["notes"][0]
 
@@ -187,8 +178,8 @@ def test_nobody_needs_to_read_to_the_end(model_file: str) -> None:
 
 
 def test_the_preprocessing_is_no_text_in_text(model_file: str, archive: Path, tmp_path: Path) -> None:
-    options = ["--mean", "0.5", "--runs", 0, "--compensation", "none", "-o", tmp_path / "a.onnx", "--json"]
-    found = json.loads(run("prune", model_file, "--images", archive, *options).stdout)
+    options = ["--mean", "0.5", "--runs", 0, "--compensation", "none", "-o", tmp_path / "a.onnx"]
+    found = as_json("prune", model_file, "--images", archive, *options)
     assert found["preprocessing"] == {"mean": [0.5]}
 
 
@@ -235,7 +226,7 @@ def test_no_gain_in_speed_is_told(macs: Any, seconds: Any, multiple: Any, word: 
 
 def test_multiples_can_be_left_to_the_processor(model_file: str, archive: Path, tmp_path: Path) -> None:
     options = ["-p", 50, "--runs", 0, "--compensation", "none", "-o", tmp_path / "a.onnx", "--multiple"]
-    found = json.loads(run("prune", model_file, "--images", archive, *options, "auto", "--json").stdout)
+    found = as_json("prune", model_file, "--images", archive, *options, "auto")
     assert found["settings"]["kernel_multiple"] == "auto"
     for wrong in ("0", "none", "1.5"):
         assert "--multiple" in run("prune", model_file, "--images", archive, *options, wrong, code=2).stderr

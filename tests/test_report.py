@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commandline import run, small_model
 from models import model as onnx_model
-from models import plain, saved
+from models import plain
 from PIL import Image
-from typer.testing import CliRunner
 
 import dlprune as ha
 from dlprune import errors
 from dlprune.classifier import Classifier
-from dlprune.cli.app import app
 from dlprune.cost import cost_of
 from dlprune.handle import new_handle, unwrap
 
@@ -248,22 +247,19 @@ def test_points_of_a_curve_out_of_range_are_error_7914(
 # --- command line ----------------------------------------------------------------------------------------------------
 
 
-def prune(folder: Path, *more: str) -> tuple[int, str]:
+def prune(folder: Path, *more: object, code: int = 0) -> str:
+    """Prune a small model and return what was printed."""
     images = np.random.default_rng(0).integers(0, 255, (30, 8, 8)).astype(np.uint8)
     np.savez(folder / "images.npz", images=images, labels=np.arange(30) % 3)
-    model = saved(plain(channels=1, size=8, classes=3), folder / "model.onnx")
-    out = str(folder / "small.onnx")
-    arguments = ["prune", model, "--images", str(folder / "images.npz"), "-p", "50", "-o", out, "--runs", "0", *more]
-    result = CliRunner().invoke(app, arguments)
-    return result.exit_code, result.output
+    options = ["--images", folder / "images.npz", "-p", 50, "-o", folder / "small.onnx", "--runs", 0, *more]
+    return run("prune", small_model(folder), *options, code=code).output
 
 
 def test_prune_writes_the_report_with_the_figures_that_it_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/dlprune", "prune", "my model.onnx"])
-    code, printed = prune(tmp_path, "--report", str(tmp_path / "report.html"), "--json", "--quiet")
-    assert code == 0, printed
+    prune(tmp_path, "--report", tmp_path / "report.html", "--json", "--quiet")
     found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert found["model"] == "model.onnx"
     assert found["command"] == "dlprune prune 'my model.onnx'"
@@ -280,8 +276,7 @@ def test_prune_writes_the_report_with_the_figures_that_it_prints(
 
 
 def test_plots_are_png_files_in_a_new_folder(tmp_path: Path) -> None:
-    code, printed = prune(tmp_path, "--plots", str(tmp_path / "new" / "plots"))
-    assert code == 0, printed
+    prune(tmp_path, "--plots", tmp_path / "new" / "plots")
     for name in ("layers", "scores", "steps", "accuracy", "confusion"):
         with Image.open(tmp_path / "new" / "plots" / f"{name}.png") as image:
             assert image.size[0] > 500
@@ -290,9 +285,7 @@ def test_plots_are_png_files_in_a_new_folder(tmp_path: Path) -> None:
 
 def test_without_matplotlib_plots_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    code, printed = prune(tmp_path, "--plots", str(tmp_path))
-    assert code == 1
-    assert "dlprune[plots]" in printed
+    assert "dlprune[plots]" in prune(tmp_path, "--plots", tmp_path, code=1)
 
 
 @pytest.mark.parametrize("name", ["report.txt", "missing/report.html", "images.html"])
@@ -302,9 +295,7 @@ def test_a_bad_name_for_the_report_is_told_before_the_work(tmp_path: Path, name:
         name, more = str(tmp_path / name), ["--test-images", str(tmp_path / "images.csv")]
     else:
         name, more = str(tmp_path / name), []
-    code, printed = prune(tmp_path, "--report", name, *more)
-    assert code == 2
-    assert "--report" in printed
+    assert "--report" in prune(tmp_path, "--report", name, *more, code=2)
     assert not (tmp_path / "small.onnx").exists()
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import commandline
 import numpy as np
 import pytest
-from models import plain, saved
+from commandline import small_model
+from models import plain
 from PIL import Image
-from typer.testing import CliRunner, Result
 
 import dlprune as ha
 from dlprune import errors
 from dlprune.classifier import Classifier
-from dlprune.cli.app import app
 from dlprune.handle import new_handle
 from dlprune.model import unwrap_model
 from dlprune.pruning import scored_data
@@ -161,20 +162,15 @@ def test_others_can_do_the_job(model: ha.HHandle) -> None:
 # --- command line ----------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["sweep", *(str(one) for one in arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
+run = partial(commandline.run, "sweep")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[object]:
     images = np.random.default_rng(0).integers(0, 255, (40, 8, 8)).astype(np.uint8)
     np.savez(tmp_path / "images.npz", images=images, labels=np.arange(40) % 3)
-    file = saved(plain(channels=1, size=8, classes=3), tmp_path / "model.onnx")
-    return [file, "--images", tmp_path / "images.npz", "--compensation", "bias", "--out", tmp_path / "out"]
+    options = ["--images", tmp_path / "images.npz", "--compensation", "bias", "--out", tmp_path / "out"]
+    return [small_model(tmp_path), *options]
 
 
 def test_the_command_prints_a_table_and_draws_pictures(files: list[object], tmp_path: Path) -> None:
