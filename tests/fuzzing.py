@@ -59,7 +59,7 @@ def attempt(seed: int, folder: Path) -> str:
             return "generic"
         width, height, channels = ha.get_dl_model_param(model, "image_dimensions")
         batch_size = ha.get_dl_model_param_s(model, "batch_size")
-        pruning = ha.create_dl_pruning(model, "oracle", ha.from_python_dict({"percentage": 40}))
+        pruning = ha.create_dl_pruning(model, "oracle", ha.from_python_dict({"percentage": 40, "step_percentage": 25}))
         if width * height * channels * batch_size > 1 << 20:
             return "huge image"
         if seed % 4:

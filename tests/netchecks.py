@@ -70,13 +70,8 @@ def check_pruning(net: RandomNet) -> Outcome:
     """Structure, exactness at a random percentage and at several sizes, validity; then the same once more."""
     classifier = read(net)
     structure = analysis_of(classifier).structure
-    convolutions = sum(node.op_type in CONVOLUTIONS for node in net.proto.graph.node)
-    assert len(structure.layers) == convolutions
-    assert_sound(structure)
-    removable = removable_kernels(structure)
-    prunable = sum(not layer.reason for layer in structure.layers)
-    assert (removable > 0) == (prunable > 0)
-    if removable:
+    outcome = check_structure(net, structure)
+    if outcome.removable_kernels:
         rng = np.random.default_rng((net.seed, 1))
         gone = choose(structure, rng.choice([1.0, rng.uniform(0.05, 0.95), rng.uniform(0.05, 0.95)]), net.seed)
         pruned = check_exact(net, classifier, gone)
@@ -84,6 +79,17 @@ def check_pruning(net: RandomNet) -> Outcome:
         assert_sound(again)
         if removable_kernels(again):
             check_exact(net, pruned, choose(again, rng.uniform(0.1, 1.0), net.seed + 1))
+    return outcome
+
+
+def check_structure(net: RandomNet, structure: Structure) -> Outcome:
+    """Every convolution is there, and says why it is fixed if it is."""
+    convolutions = sum(node.op_type in CONVOLUTIONS for node in net.proto.graph.node)
+    assert len(structure.layers) == convolutions
+    assert_sound(structure)
+    removable = removable_kernels(structure)
+    prunable = sum(not layer.reason for layer in structure.layers)
+    assert (removable > 0) == (prunable > 0)
     return Outcome(convolutions, prunable, removable)
 
 

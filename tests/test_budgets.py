@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def test_steps_shrink_with_what_is_left_and_end_where_they_should(percentage, st
 def test_no_more_operations_or_parameters_leave_than_asked(model: ha.HHandle, target: str, compensation: str) -> None:
     before = cost_of(unwrap_model(model, 1))
     for percentage in (12.5, 40):
-        pruning = scored(model, target=target, percentage=percentage, compensation=compensation)
+        settings = {"target": target, "percentage": percentage, "compensation": compensation}
+        pruning = scored(model, step_percentage=20, **settings)
         after = cost_of(unwrap_model(ha.gen_dl_pruned_model(model, pruning), 1))
         amounts = (before.macs, after.macs) if target == "macs" else (before.parameters, after.parameters)
         removed = 100 * (1 - amounts[1] / amounts[0])
@@ -142,7 +144,7 @@ def test_accuracy_drop_removes_as_much_as_held_out_images_allow() -> None:
     for compensation in ("none", "least_squares"):
         reached = []
         for points in (5, 40):
-            settings = {"target": "accuracy_drop", "percentage": points, "step_percentage": 25}
+            settings = {"target": "accuracy_drop", "percentage": points, "step_percentage": 50}
             pruning = scored(
                 model, compensation=compensation, calibration_image_num=24, held_out_image_num=24, **settings
             )
@@ -178,8 +180,9 @@ def test_held_out_images_are_remembered_beside_the_others() -> None:
     assert len(data.calibration) == 16
 
 
-def test_latency_is_measured_and_comes_out_as_target_reached() -> None:
-    """A network of large convolutions, so that the clock has something to measure."""
+def test_latency_is_measured_and_comes_out_as_target_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of large convolutions, so that the clock has something to measure: that of the processor time here."""
+    monkeypatch.setattr(time, "perf_counter", time.process_time)  # others may use the same processor
     text = """(float[N,3,48,48] x) => (float[N,5] y)
     <float[96,3,3,3] w1, float[96,96,3,3] w2, float[96,96,3,3] w3, float[96,5] w4> {
       a = Conv<pads = [1,1,1,1]>(x, w1)
@@ -195,7 +198,7 @@ def test_latency_is_measured_and_comes_out_as_target_reached() -> None:
     settings = ha.from_python_dict({"target": "latency", "percentage": 40, "compensation": "none"})
     pruning = ha.create_dl_pruning(model, "l2", settings)
     pruned = ha.gen_dl_pruned_model(model, pruning)
-    # Two cores that others use as well: only the direction is certain.
+    # Caches that others use as well: only the direction is certain.
     assert 10 < value(pruning, "target_reached") < 70
     assert all(kernels % 8 == 0 for kernels in layer_kernels(pruned))
     assert sum(layer_kernels(pruned)) < 3 * 96

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,11 +59,26 @@ def results(output: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in output.splitlines() if not line.startswith("prunable:"))
 
 
-def test_the_halcon_workflow_prunes_the_demo_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def workflow(file: Path, operators: object = ha) -> str:
+    """Run the HALCON workflow with these operators, and return what it prints."""
+    module, printed = load("halcon_workflow"), io.StringIO()
+    module.__dict__["ha"] = operators
+    with contextlib.redirect_stdout(printed):
+        module.main(str(file))
+    return printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The file that the workflow writes, and what it prints."""
+    file = tmp_path_factory.mktemp("workflow") / "pruned.onnx"
+    return file, workflow(file)
+
+
+def test_the_halcon_workflow_prunes_the_demo_classifier(pruned: tuple[Path, str]) -> None:
     """It asks for 20 % of the kernels, gets no more, and the smaller classifier still knows the digits."""
-    file = tmp_path / "pruned.onnx"
-    load("halcon_workflow").main(str(file))
-    found = results(capsys.readouterr().out)
+    file, printed = pruned
+    found = results(printed)
     assert int(found["prunable_conv_num"]) == 12
     assert 19 < float(found["pruned_percentage"]) <= 20
     assert found["before"].startswith("accuracy 0.9983")
@@ -70,20 +87,17 @@ def test_the_halcon_workflow_prunes_the_demo_classifier(tmp_path: Path, capsys: 
 
 
 def test_the_halcon_workflow_gives_the_same_with_every_call_by_keyword(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pruned: tuple[Path, str], tmp_path: Path
 ) -> None:
     """Every operator takes its arguments by HALCON's parameter names."""
-    module = load("halcon_workflow")
-    module.main(str(tmp_path / "positional.onnx"))
-    positional = capsys.readouterr().out
     operators = {
         name: by_keyword(getattr(ha, name), names) if names is not None else getattr(ha, name)
         for name, names in HALCON_NAMES.items()
     }
-    module.__dict__["ha"] = SimpleNamespace(HHandle=ha.HHandle, **operators)
-    module.main(str(tmp_path / "keyword.onnx"))
-    assert capsys.readouterr().out == positional
-    assert (tmp_path / "keyword.onnx").read_bytes() == (tmp_path / "positional.onnx").read_bytes()
+    file, printed = pruned
+    again = tmp_path / "keyword.onnx"
+    assert workflow(again, SimpleNamespace(HHandle=ha.HHandle, **operators)) == printed
+    assert again.read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("name", [name for name, names in HALCON_NAMES.items() if names is not None])

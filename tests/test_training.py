@@ -343,7 +343,8 @@ def test_pruning_data_fit_after_merged_vectors_were_separated():
     ha.train_dl_model_batch(model, batch)
     with pytest.warns(UserWarning, match="other weights"):
         ha.add_dl_pruning_batch(model, pruning, batch)
-    ha.set_dl_pruning_param(pruning, "percentage", 30)
+    for name in ("percentage", "step_percentage"):
+        ha.set_dl_pruning_param(pruning, name, 30)
     pruned = ha.gen_dl_pruned_model(model, pruning)
     loss = ha.get_dict_tuple_s(ha.train_dl_model_batch(pruned, batch), "total_loss")
     assert np.isfinite(loss)
