@@ -26,7 +26,7 @@ OPERATORS = [name for name in ha.__all__ if inspect.isfunction(getattr(ha, name)
 
 @pytest.mark.parametrize("name", modules())
 def test_examples_give_what_they_show(name: str):
-    result = doctest.testmod(importlib.import_module(name))
+    result = doctest.testmod(importlib.import_module(name), extraglobs={one: getattr(ha, one) for one in ha.__all__})
     assert result.attempted
     assert not result.failed
 
