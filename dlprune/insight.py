@@ -13,12 +13,13 @@ from .errors import (
     H_ERR_DL_PRUNING_WRONG_DATA,
     HOperatorError,
 )
+from .fit import scored_data
 from .guard import guarded
 from .handle import HHandle
 from .model import unwrap_model
 from .parameters import bad_value, number
-from .pruning import scored_data, sensitivity_of
 from .rankcorrelation import rank_correlation
+from .removal import sensitivity_of
 from .samples import read_batch
 from .structure import FIXED
 from .tuples import TupleLike, to_tuple

@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
 from .analysis import analysis_of
-from .calibration import Images, Labels
-from .classifier import Classifier
-from .criteria import Measured, Network, Scorer, Weighed
+from .criteria import Weighed
 from .dictionary import from_python_dict, unwrap_dict
 from .errors import (
     H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
     H_ERR_DL_PRUNING_UNSUPPORTED_BY_CNN,
-    H_ERR_DL_PRUNING_WRONG_DATA,
     H_ERR_WIPT3,
     HOperatorError,
 )
-from .gradients import GradientError
+from .fit import require_fit, scored_data
 from .guard import guarded
 from .handle import HHandle, new_handle
 from .hparams import NAMES as HPARAMS
 from .image import HObject
-from .lift import LiftError
-from .limits import multiple_of
+from .imagescores import add_images, network_of
+from .mark import note_weights
 from .model import unwrap_model
 from .payload import SEM_TYPE, Payload, payload_of
 from .pruningdata import PruningData
 from .quantised import refuse_converted
+from .removal import generate
 from .samples import read_batch
-from .scoregraph import ScoreGraphError
-from .selection import Limits, dense_features
-from .sensitivity import Sensitivity, measure_sensitivity
+from .selection import dense_features
 from .serialization import register_serializer
 from .sparsity.magnitude import MODE as MAGNITUDE
 from .sparsity.magnitude import MagnitudeData
 from .sparsity.operators import create_magnitude_pruning
-from .sparsity.strip import carry_masks
-from .steps import Plan, Progress, Pruned, Stepper, Watch
-from .surgery import SurgeryError
 from .tuples import Element, HTuple, TupleLike, scalar, to_str, to_tuple
-
-#: Numbers of each weight that a mark looks at.
-_MARKED = 64
 
 
 def _from_bytes(data: bytes) -> Payload:
@@ -102,7 +89,7 @@ def create_dl_pruning(dlmodel_handle: HHandle, mode: str, gen_param: HHandle | S
         data.set(name, values)
     _require_prunable(data)
     if isinstance(data.criterion, Weighed):
-        data.weighed = data.criterion.weigh(_network(classifier))
+        data.weighed = data.criterion.weigh(network_of(classifier))
     return new_handle(SEM_TYPE, data)
 
 
@@ -278,59 +265,6 @@ def add_dl_pruning_batch(
     add_images(classifier, data, batch.images, batch.labels, len(batch.images))
 
 
-def add_images(classifier: Classifier, data: PruningData, images: Images, labels: Labels, count: int) -> None:
-    """Score a batch of any length, of which the first `count` images count, and add the scores to the data.
-
-    Raises HOperatorError 7912 (an operator without gradient, or gradients that are not finite).
-    """
-    criterion = data.criterion
-    if isinstance(criterion, Weighed):
-        data.add_weighed(criterion.weigh(_network(classifier)), images[:count], labels[:count])
-        return
-    assert isinstance(criterion, Measured)
-    with _understandable():
-        sums = _scorer(classifier, criterion, len(images))(images, labels, count)
-    if not np.isfinite(sums).all():
-        raise HOperatorError(
-            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-            "The gradients of this batch are not finite (overflow inside the network); nothing was added. "
-            "Check that the images have the range that the model was trained with.",
-        )
-    data.add(sums, images[:count], labels[:count])
-
-
-def mark_of(classifier: Classifier) -> str:
-    """Return a digest of some numbers of every weight: it changes with training, and costs next to nothing."""
-    with classifier.lock:
-        derived = classifier.derived
-        if "mark" not in derived:
-            digest = hashlib.blake2b(digest_size=8)
-            for value in classifier.model.graph.initializers.values():
-                if value.const_value is not None:
-                    numbers = value.const_value.numpy().reshape(-1)
-                    digest.update(numbers[:: max(len(numbers) // _MARKED, 1)].tobytes())
-            derived["mark"] = digest.hexdigest()
-        mark: str = derived["mark"]
-        return mark
-
-
-def note_weights(classifier: Classifier, data: PruningData) -> None:
-    """Remember which weights are being scored; warn if there are scores of other ones, e.g. from before a training."""
-    mark = mark_of(classifier)
-    with data.lock:
-        stale, data.mark = data.mark not in ("", mark), mark
-    if stale:
-        _warn_stale("scores of both are added up")
-
-
-def _warn_stale(what: str) -> None:
-    warnings.warn(
-        f"The pruning data holds scores of a model with other weights (trained since?); {what}. After training create "
-        "new pruning data with create_dl_pruning, and score again.",
-        stacklevel=4,
-    )
-
-
 def merge_dl_pruning(dlpruning_handle: HHandle, dlpruning_handle_other: HHandle) -> None:
     """Add the scores of other pruning data, so that many machines can share the scoring (beyond HALCON).
 
@@ -399,187 +333,3 @@ def gen_dl_pruned_model(dlmodel_handle_to_prune: HHandle, dlpruning_handle: HHan
     with data.lock:
         pruned, _ = generate(classifier, data)
     return new_handle("dl_model", pruned)
-
-
-def _plan(data: PruningData) -> Plan:
-    settings = data.settings
-    percentage = float(settings.percentage)
-    share = settings.max_layer_percentage
-    automatic = "score" if settings.compensation == "none" else data.criterion.selection
-    by_score = "score" in (settings.selection, automatic if settings.selection == "auto" else "")
-    # Who chooses by the score alone needs a limit, or whole layers collapse; the remaining error needs none.
-    cap = (None if by_score else 1.0) if share == "auto" else float(share) / 100
-    return Plan(
-        percentage=percentage,
-        step=float(settings.step_percentage),
-        target=settings.target,
-        dense=data.prunes_dense,
-        limits=Limits(held=data.held, floors=data.floors, multiple=multiple_of(settings.kernel_multiple)),
-        cap=cap,
-        selection="score" if by_score else "reconstruction",
-        normalization=settings.normalization,
-        compensation=settings.compensation,
-        reestimate=settings.batchnorm == "reestimate",
-        distillation_steps=settings.distillation_steps,
-    )
-
-
-def generate(
-    classifier: Classifier,
-    data: PruningData,
-    progress: Progress = lambda _name, _share: None,
-    watch: Watch = lambda _step, _model: None,
-) -> tuple[Classifier, Pruned]:
-    """Prune a classifier that fits the data, and write into the data what that came to; see gen_dl_pruned_model."""
-    plan = _plan(data)
-    if data.mark not in ("", mark_of(classifier)):
-        _warn_stale("they are used to prune it all the same")
-    images, labels = _images(classifier, data, plan)
-    held_out = None
-    if plan.target == "accuracy_drop":
-        images, labels, held_out = _split(data, images, labels)
-    with _understandable():
-        result = _stepper(classifier, data, images, labels, progress, held_out, watch).run(plan)
-    pruned = classifier.with_model(result.model)
-    carry_masks(classifier, pruned, result.gone)
-    pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
-    data.finish(result.gone, result.reached, [step.entry() for step in result.history])
-    return pruned, result
-
-
-def sensitivity_of(
-    classifier: Classifier,
-    data: PruningData,
-    test: tuple[Images, Labels],
-    percentages: Sequence[float],
-    progress: Callable[[float], None] = lambda _: None,
-) -> Sensitivity:
-    """Prune each group of layers alone, as the parameters in the data tell; see get_dl_pruning_sensitivity.
-
-    Args:
-        classifier: the original.
-        data: what gen_dl_pruned_model would prune it by; left as they are.
-        test: images float32 [n, …] in the layout of the classifier, and class indices int64 [n], −1 = none.
-        percentages: of the kernels that can leave a group, 0…100.
-        progress: called with the share done.
-    """
-    require_fit(classifier, data)
-    with data.lock:
-        plan = _plan(data)
-        images, labels = _images(classifier, data, plan)
-        with _understandable():
-            stepper = _stepper(classifier, data, images, labels)
-    with _understandable():
-        return measure_sensitivity(classifier, stepper, plan, test, percentages, progress)
-
-
-def _stepper(
-    classifier: Classifier,
-    data: PruningData,
-    images: Images,
-    labels: Labels,
-    progress: Progress = lambda _name, _share: None,
-    held_out: tuple[Images, Labels] | None = None,
-    watch: Watch = lambda _step, _model: None,
-) -> Stepper:
-    criterion = data.criterion
-    weighed = isinstance(criterion, Weighed)
-    tally = criterion.measure(_network(classifier), images, labels) if weighed else data.tally()
-    return Stepper(classifier, images, labels, criterion, tally, progress, held_out, watch)
-
-
-@contextmanager
-def _understandable() -> Iterator[None]:
-    """Turn what goes wrong inside into errors that a user understands."""
-    try:
-        yield
-    except SurgeryError as error:
-        raise HOperatorError(
-            H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"This model cannot be pruned: {error}. It was left as it is."
-        ) from error
-    except (GradientError, LiftError, ScoreGraphError) as error:
-        raise _not_scorable(error) from error
-
-
-def _split(data: PruningData, images: Images, labels: Labels) -> tuple[Images, Labels, tuple[Images, Labels]]:
-    """Share out the remembered images: those with the smallest content hashes for the refit, the others held out."""
-    settings = data.settings
-    wanted = settings.calibration_image_num + settings.held_out_image_num
-    fitted = min(max(len(images) * settings.calibration_image_num // wanted, 1), settings.calibration_image_num)
-    if len(images) < 2 or not len(data.calibration):
-        raise HOperatorError(
-            H_ERR_DL_PRUNING_WRONG_DATA,
-            "With 'target' 'accuracy_drop' accuracy is measured on remembered images that nothing is fitted to, but "
-            f"the pruning data holds {len(data.calibration)} images; add a batch of several images first.",
-        )
-    return images[:fitted], labels[:fitted], (images[fitted:], labels[fitted:])
-
-
-def _images(classifier: Classifier, data: PruningData, plan: Plan) -> tuple[Images, Labels]:
-    """Return the remembered images. Raises HOperatorError 7980 if there are none but some are needed."""
-    mode = data.settings.mode
-    if len(data.calibration):
-        return data.calibration.arrays()
-    if not isinstance(data.criterion, Weighed):
-        raise HOperatorError(
-            H_ERR_DL_PRUNING_WRONG_DATA,
-            "The pruning data holds no scores yet; call add_dl_pruning_batch with at least one batch first.",
-        )
-    if not plan.is_plain:
-        raise HOperatorError(
-            H_ERR_DL_PRUNING_WRONG_DATA,
-            f"Mode {mode!r} scores without images, but 'compensation' {plan.compensation!r} and 'selection' "
-            f"{plan.selection!r} work on images and the pruning data holds none; call add_dl_pruning_batch with at "
-            "least one batch, or set 'compensation' to 'none' for plain removal.",
-        )
-    return np.zeros(classifier.input_shape(1), np.float32), np.zeros(1, np.int64)  # only to try the result
-
-
-def _network(classifier: Classifier) -> Network:
-    return Network(classifier, analysis_of(classifier).structure, classifier.params.batch_size)
-
-
-def _scorer(classifier: Classifier, criterion: Measured, batch: int) -> Scorer:
-    """Return a criterion's scorer for a classifier at a batch size and its image size, made once for each."""
-    network = Network(classifier, analysis_of(classifier).structure, batch)
-    params = classifier.params
-    with classifier.lock:
-        key = ("scorer", criterion.mode, criterion.seed, network.shape, params.runtime, params.gpu)
-        if key not in classifier.derived:
-            classifier.derived[key] = criterion.scorer(network)
-        found: Scorer = classifier.derived[key]
-        return found
-
-
-def _not_scorable(error: Exception) -> HOperatorError:
-    return HOperatorError(
-        H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
-        f"This model cannot be scored by gradients: {error}. The modes 'l1', 'l2', 'bn_scale' and 'random' look at "
-        "weights alone.",
-    )
-
-
-def scored_data(handle: HHandle, index: int) -> PruningData:
-    """Return what is behind a handle whose mode scores kernels. Raises HOperatorError 7980 for mode 'magnitude'."""
-    data = payload_of(handle, index)
-    if not isinstance(data, PruningData):
-        raise HOperatorError(
-            H_ERR_DL_PRUNING_WRONG_DATA,
-            "Pruning data of mode 'magnitude' scores no kernels and takes no batches here: train the model with "
-            "train_dl_model_batch, call update_dl_pruning_masks after each step, then gen_dl_pruned_model.",
-        )
-    return data
-
-
-def require_fit(classifier: Classifier, data: PruningData) -> None:
-    """Raise HOperatorError 7980 unless the data belong to the architecture of a classifier, 7912 if it is converted."""
-    refuse_converted(classifier)
-    analysis = analysis_of(classifier)
-    if analysis.signature != data.signature:
-        raise HOperatorError(
-            H_ERR_DL_PRUNING_WRONG_DATA,
-            f"The pruning data was created for a network of {len(data.layers)} convolutions and "
-            f"{len(data.kernels)} units; this model has another architecture "
-            f"({len(analysis.structure.layers)} convolutions, {analysis.structure.unit_num} units). "
-            "Create new pruning data for it.",
-        )

@@ -157,7 +157,7 @@ class PruningData(Payload):
         removed: units that left in the last gen_dl_pruned_model, or None.
         pruned_percentage, target_reached: what that came to.
         history: its steps, see Step.entry.
-        mark: of the weights that were scored last, see pruning.mark_of; '' = none or not known.
+        mark: of the weights that were scored last, see mark.mark_of; '' = none or not known.
     """
 
     signature: str

@@ -7,10 +7,13 @@ from typing import Any
 
 from .classifier import Classifier
 from .dictionary import Dictionary, create_dict, set_dict_tuple
+from .fit import require_fit, scored_data
 from .handle import HHandle, new_handle
+from .imagescores import add_images
 from .model import unwrap_model
-from .pruning import add_images, create_dl_pruning, generate, require_fit, scored_data, set_dl_pruning_param
+from .pruning import create_dl_pruning, set_dl_pruning_param
 from .pruningdata import PruningData
+from .removal import generate
 from .samples import images, images_per_run, labels, read_samples
 from .steps import Progress
 from .tuples import TupleLike

@@ -18,10 +18,10 @@ from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
 from dlprune.cost import cost_of
 from dlprune.handle import new_handle, unwrap
+from dlprune.imagescores import add_images
 from dlprune.ledger import CountLedger
 from dlprune.limits import multiple_of
 from dlprune.model import unwrap_model
-from dlprune.pruning import add_images
 from dlprune.pruningdata import PruningData
 from dlprune.selection import FixedHarm, Limits, Room, choose
 from dlprune.steps import way

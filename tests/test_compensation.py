@@ -25,10 +25,10 @@ from dlprune.compensation.storage import store
 from dlprune.compensation.sweep import Gram
 from dlprune.demo import demo_images
 from dlprune.facts import gather_facts
+from dlprune.fit import scored_data
 from dlprune.handle import new_handle
 from dlprune.ledger import CountLedger
 from dlprune.model import unwrap_model
-from dlprune.pruning import scored_data
 from dlprune.reconstruction import choose_by_reconstruction
 from dlprune.selection import Room
 from dlprune.structure import Structure

@@ -14,8 +14,8 @@ from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
 from dlprune.handle import new_handle, unwrap
 from dlprune.model import unwrap_model
-from dlprune.pruning import sensitivity_of
 from dlprune.pruningdata import PruningData
+from dlprune.removal import sensitivity_of
 
 # Coupled: a and b through the addition; c alone. Of d nothing can leave: it ends in the classes.
 NET = """<ir_version: 8, opset_import: ["" : 17]>

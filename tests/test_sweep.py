@@ -19,9 +19,9 @@ from PIL import Image
 import dlprune as ha
 from dlprune import errors
 from dlprune.classifier import Classifier
+from dlprune.fit import scored_data
 from dlprune.handle import new_handle
 from dlprune.model import unwrap_model
-from dlprune.pruning import scored_data
 from dlprune.sweep import run as sweep_run
 from dlprune.sweep.run import Point, Setting, SweepJob, with_optimal
 

@@ -13,10 +13,11 @@ import dlprune as ha
 from ..classifier import Classifier
 from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
 from ..evaluation import Contestant, Evaluation, evaluate
+from ..fit import scored_data
 from ..guard import guarded
 from ..model import unwrap_model
-from ..pruning import generate, scored_data
 from ..pruningdata import PruningData
+from ..removal import generate
 from .advice import advise_on_chance, advise_on_speed
 from .figures import Figures, compare_figures, figures_json, figures_table, layers_table
 from .options import ReportOptions

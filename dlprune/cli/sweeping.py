@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dlprune as ha
 
-from ..pruning import scored_data
+from ..fit import scored_data
 from ..pruningdata import PruningData
 from ..report.plots import require_matplotlib
 from ..report.sweepplots import write_sweep_plots

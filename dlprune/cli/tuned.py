@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 import dlprune as ha
 
 from ..classifier import Classifier
+from ..fit import scored_data
 from ..imagefiles import stratified_part
-from ..pruning import scored_data
 from ..training.data import Subset
 from ..training.finetune import Progress as Step
 from ..training.rounds import Round, Rounds, is_state, run_rounds

@@ -10,7 +10,7 @@ import numpy as np
 from ..classifier import Array
 from ..evaluation import Contestant, Evaluation, LabelledImages, batched, evaluate, to_layout
 from ..imagefiles import Pixels, Unreadable
-from ..pruning import add_images
+from ..imagescores import add_images
 from ..pruningdata import Findings, PruningData
 from .parts import Part
 

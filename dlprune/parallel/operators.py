@@ -8,11 +8,12 @@ from typing import Any
 from ..dictionary import from_python_dict
 from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
 from ..evaluation import Contestant, Evaluation, LabelledImages
+from ..fit import require_fit, scored_data
 from ..guard import guarded
 from ..handle import HHandle
 from ..imagefiles import ImagesError
+from ..mark import note_weights
 from ..model import unwrap_model
-from ..pruning import note_weights, require_fit, scored_data
 from ..pruningdata import PruningData
 from ..samples import images_per_run
 from ..steps import Progress

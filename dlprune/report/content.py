@@ -13,7 +13,7 @@ from ..analysis import analysis_of
 from ..classifier import Classifier
 from ..cost import LayerCost, cost_of
 from ..errors import H_ERR_DL_PRUNING_WRONG_DATA, HOperatorError
-from ..pruning import require_fit
+from ..fit import require_fit
 from ..pruningdata import PruningData
 from ..structure import FIXED
 

@@ -10,11 +10,11 @@ import numpy as np
 from ..classifier import Classifier
 from ..cost import latency
 from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, H_ERR_DL_PRUNING_WRONG_DATA, HOperatorError
+from ..fit import scored_data
 from ..guard import guarded
 from ..handle import HHandle
 from ..model import unwrap_model
 from ..parameters import bad_value
-from ..pruning import scored_data
 from ..pruningdata import PruningData
 from ..samples import images, labels, read_samples
 from ..tuples import to_file_name, to_int

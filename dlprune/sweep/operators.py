@@ -12,6 +12,7 @@ from ..classifier import Classifier
 from ..dictionary import create_dict, set_dict_tuple
 from ..errors import H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED
 from ..evaluation import LabelledImages
+from ..fit import scored_data
 from ..guard import guarded
 from ..handle import HHandle
 from ..model import unwrap_model
@@ -19,7 +20,7 @@ from ..parallel.crew import Workers, check_workers
 from ..parallel.operators import add_dl_pruning_batches
 from ..parallel.source import SamplesOrFiles, open_source
 from ..parameters import bad_value, number
-from ..pruning import create_dl_pruning, scored_data, set_dl_pruning_param
+from ..pruning import create_dl_pruning, set_dl_pruning_param
 from ..pruningdata import PruningData
 from ..training.finetune import digest_weights
 from ..tuples import TupleLike, to_int

@@ -17,8 +17,8 @@ from ..errors import H_ERR_DL_MODEL_UNSUPPORTED_GENVALUE, H_ERR_FILE_WR, HOperat
 from ..evaluation import Contestant, LabelledImages, evaluate
 from ..parallel.crew import Workers, in_order
 from ..preprocessing import Preprocessing
-from ..pruning import generate
 from ..pruningdata import PruningData
+from ..removal import generate
 
 #: What accuracy is weighed against, in the order of the pictures.
 COSTS: Final = ("macs", "latency", "file_size")

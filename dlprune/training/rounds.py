@@ -18,9 +18,12 @@ from ..analysis import signature
 from ..classifier import Classifier
 from ..dictionary import create_dict, set_dict_tuple
 from ..errors import H_ERR_DL_MODEL_UNSUPPORTED_GENVALUE, HOperatorError
+from ..fit import scored_data
 from ..handle import new_handle
-from ..pruning import add_images, create_dl_pruning, generate, scored_data
+from ..imagescores import add_images
+from ..pruning import create_dl_pruning
 from ..pruningdata import PruningData
+from ..removal import generate
 from ..tuples import TupleLike
 from .data import LabelledData
 from .finetune import Plan, Progress, Result, digest_weights, finetune

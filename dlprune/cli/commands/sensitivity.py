@@ -51,8 +51,9 @@ def sensitivity(
     """
     import dlprune as ha
 
+    from ...fit import scored_data
     from ...imagefiles import ImagesError
-    from ...pruning import scored_data, sensitivity_of
+    from ...removal import sensitivity_of
     from ...report.plots import require_matplotlib, write_figure
     from ...report.sensitivityplot import sensitivity_figure
     from ..output import Output, percent
