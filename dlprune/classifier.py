@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from . import devices, onnxfile, parameters
+from . import onnxfile
 from .errors import (
     H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED,
     H_ERR_DL_PARAM_NOT_AVAILABLE,
@@ -30,9 +29,11 @@ from .interface import (
     find_head,
     find_image_input,
 )
+from .metadata import METADATA_KEY, load_metadata, metadata_of
+from .modelparameters import get_parameter, set_parameter
 from .normal import normalise, refuse_bytes, refuse_nan
 from .parameters import Parameters
-from .summary import precision, summary, trainable_parameters
+from .sessions import open_session
 from .tuples import Element, HTuple
 
 if TYPE_CHECKING:
@@ -42,24 +43,10 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 
-METADATA_KEY: Final = "dlprune"
-_METADATA_VERSION: Final = 1
 # Tried for graphs that leave height and width open and were never told a size.
 _DEFAULT_SIZE: Final = 224
-# ONNX Runtime's own messages are swallowed up to warnings; errors arrive as exceptions anyway.
-_LOG_ERRORS: Final = 3
 # A dynamic batch is looked at with so many images: with one, batch and channel axes are hard to tell apart.
 _NOMINAL_BATCH: Final = 2
-# Written to the file beside the parameters in parameters.PLAIN.
-_STORED: Final = (
-    "batch_size",
-    "class_output",
-    "class_ids",
-    "class_names",
-    "type",
-    "meta_data",
-    "precision_is_converted",
-)
 
 
 class Classifier:
@@ -90,7 +77,7 @@ class Classifier:
         self._run_error = ""  # why the model could not be run when its output shapes were looked for
         if self.image is not None:
             self._adopt_image(self.image)
-        self._find_classes()
+        self.find_classes()
         if params is not None and params.type == "generic":
             self.params.type = "generic"
 
@@ -122,7 +109,7 @@ class Classifier:
         except Exception as error:
             raise onnxfile.unreadable(f"{what} cannot be understood: {type(error).__name__}: {error}") from error
         if metadata is not None:
-            classifier._load_metadata(metadata, what)
+            load_metadata(classifier, metadata, what)
             classifier.has_metadata = True
         return classifier
 
@@ -158,12 +145,16 @@ class Classifier:
             self._forget()
 
     def _forget(self) -> None:
-        self._sessions.clear()
+        self.drop_sessions()
         self._derived.clear()
+
+    def drop_sessions(self) -> None:
+        """Forget the sessions, because they would now run elsewhere."""
+        self._sessions.clear()
 
     def nominal_shape(self) -> tuple[int, int, int, int]:
         """Return the input shape that the graph is analysed at: two images where the batch size is open."""
-        return self.input_shape(self._image().batch or _NOMINAL_BATCH)
+        return self.input_shape(self.image_input().batch or _NOMINAL_BATCH)
 
     def facts(self) -> Facts:
         """Return shapes and constants at the nominal input shape, worked out once.
@@ -196,7 +187,7 @@ class Classifier:
     @property
     def input_name(self) -> str:
         """Name of the image input. Raises HOperatorError 7912 if there is none."""
-        return self._image().name
+        return self.image_input().name
 
     @property
     def output_name(self) -> str:
@@ -214,12 +205,12 @@ class Classifier:
     @property
     def layout(self) -> Layout:
         """'NCHW' or 'NHWC'. Raises HOperatorError 7912 if there is no image input."""
-        return self._image().layout
+        return self.image_input().layout
 
     @property
     def channels(self) -> int:
         """Number of image channels. Raises HOperatorError 7912 if there is no image input."""
-        return self._image().channels
+        return self.image_input().channels
 
     @property
     def is_classification(self) -> bool:
@@ -235,7 +226,8 @@ class Classifier:
                 f"{operator} needs a model of type 'classification' but this one is 'generic': {reason}.",
             )
 
-    def _image(self) -> ImageInput:
+    def image_input(self) -> ImageInput:
+        """Return the image input. Raises HOperatorError 7912 if there is none."""
         if self.image is None:
             raise HOperatorError(H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"An image input is needed: {self.reason}.")
         return self.image
@@ -245,7 +237,7 @@ class Classifier:
 
         Raises HOperatorError 7912 (no image input) or 7788 (image size open and not set yet).
         """
-        image, params = self._image(), self.params
+        image, params = self.image_input(), self.params
         batch = params.batch_size if batch_size is None else batch_size
         if not params.image_height or not params.image_width:
             raise HOperatorError(
@@ -272,7 +264,7 @@ class Classifier:
 
     def _output_shapes(self) -> dict[str, tuple[int, ...]] | None:
         """Run the graph once on a black image and return the output shapes, None if it cannot be run."""
-        image = self._image()
+        image = self.image_input()
         try:
             shape = self.input_shape(image.batch or 1)
             session = self.session()
@@ -284,7 +276,7 @@ class Classifier:
             self._run_error = " ".join(str(error).split())[:300]
             return None
 
-    def _find_classes(self) -> None:
+    def find_classes(self) -> None:
         """Find the class output (the one named in params, or the only candidate) and count its classes."""
         params = self.params
         params.type = "generic"
@@ -338,36 +330,16 @@ class Classifier:
             return self._sessions[key]
 
     def _new_session(self, extra: tuple[str, ...]) -> ort.InferenceSession:
-        import onnxruntime as ort  # takes longer to import than the rest of dlprune
-
         if self.image is not None and self.params.image_height and self.params.image_width:
             self.facts()  # refuses what would fill the memory
-        model = self.model
-        if extra:
-            model = model.clone()
-            values = _values(model)
-            present = {value.name for value in model.graph.outputs}
-            model.graph.outputs.extend(values[name] for name in extra if name not in present)
-        options = ort.SessionOptions()
-        options.log_severity_level = _LOG_ERRORS
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        runtime = self.params.runtime
-        try:
-            with onnxfile.runnable(model) as source:
-                session = ort.InferenceSession(source, options, providers=devices.providers(runtime, self.params.gpu))
-        except Exception as error:
-            raise HOperatorError(
-                H_ERR_DL_MODEL_OPERATOR_UNSUPPORTED, f"ONNX Runtime cannot load this model: {error}"
-            ) from error
-        devices.require_provider(session, runtime)
-        return session
+        return open_session(self.model, extra, self.params.runtime, self.params.gpu)
 
     def run(self, batch: Array, names: Sequence[str]) -> list[npt.NDArray[Any]]:
         """Return the values called `names` (outputs or any inner values) for a batch in the model's layout.
 
         Raises HOperatorError 7912 if ONNX Runtime cannot run the graph.
         """
-        image = self._image()
+        image = self.image_input()
         outputs = {value.name for value in self.model.graph.outputs}
         session = self.session(sorted(set(names) - outputs))
         try:
@@ -407,123 +379,14 @@ class Classifier:
         Raises HOperatorError 7911, 7788, 7914, 7792, 7793, 7913, 1203 or 1403; then nothing has changed.
         """
         with self.lock:
-            if name in parameters.PLAIN:
-                setattr(self.params, name, parameters.PLAIN[name](name, values))
-                if name == "gpu":
-                    self._sessions.clear()
-            elif name == "batch_size":
-                self._set_batch_size(parameters.count(name, values))
-            elif name in ("image_height", "image_width"):
-                size = {name: parameters.count(name, values)}
-                self._set_image_size(size.get("image_height"), size.get("image_width"))
-            elif name == "image_dimensions":
-                self._set_image_dimensions(values)
-            elif name == "class_ids":
-                self.params.class_ids = parameters.class_ids(name, values, self.class_num)
-            elif name == "class_names":
-                self.params.class_names = parameters.class_names(name, values, self.class_num)
-            elif name == "class_output":
-                self._set_class_output(parameters.text(name, parameters.one(name, values)))
-            elif name == "type":
-                self._set_type(parameters.choice("classification", "generic")(name, values))
-            elif name == "runtime":
-                self._set_runtime(parameters.choice("cpu", "gpu")(name, values))
-            elif name in parameters.GET_ONLY:
-                raise HOperatorError(H_ERR_DL_PARAM_NOT_AVAILABLE, f"{name!r} can be read but not set.")
-            else:
-                raise parameters.unknown_parameter(name, parameters.SET_AND_GET | parameters.SET_ONLY)
-
-    def _set_batch_size(self, size: int) -> None:
-        fixed = self.image.batch if self.image is not None else None
-        if fixed is not None and size != fixed:
-            raise parameters.bad_value(
-                "batch_size",
-                size,
-                f"the file fixes it to {fixed}; export the model with a dynamic batch axis to change it",
-            )
-        self.params.batch_size = size
-
-    def _set_image_size(self, height: int | None, width: int | None) -> None:
-        image = self._image()
-        for name, size, fixed in (("image_height", height, image.height), ("image_width", width, image.width)):
-            if size is not None and fixed is not None and size != fixed:
-                raise parameters.bad_value(
-                    name,
-                    size,
-                    f"the file fixes it to {fixed}; scale the images, or export the model with open image axes",
-                )
-        self.size_assumed = False
-        self.params.image_height = height or self.params.image_height
-        self.params.image_width = width or self.params.image_width
-        if not self.class_num:  # the number of classes may only be known for a definite size
-            self._find_classes()
-
-    def _set_image_dimensions(self, values: HTuple) -> None:
-        name = "image_dimensions"
-        sizes = [parameters.integer(name, value) for value in values]
-        if len(sizes) != 3 or min(sizes) < 1:
-            raise parameters.bad_value(name, list(values), "[width, height, channels] is needed, all above 0")
-        if sizes[2] != self.channels:
-            raise parameters.bad_value(name, list(values), f"the model needs {self.channels} channels")
-        self._set_image_size(sizes[1], sizes[0])
-
-    def _set_class_output(self, name: str) -> None:
-        known_names = [value.name for value in self.model.graph.outputs]
-        if name not in known_names:
-            raise parameters.bad_value("class_output", name, f"the outputs of the model are {known_names}")
-        before = self.params.copy()
-        self.params.class_output = name
-        self._find_classes()
-        if not self.is_classification:
-            reason = self.reason
-            self.params = before
-            self._find_classes()
-            raise parameters.bad_value("class_output", name, reason)
-
-    def _set_type(self, wanted: str) -> None:
-        if wanted == "generic":
-            self.params.type = "generic"
-            return
-        self._find_classes()
-        if not self.is_classification:
-            raise parameters.bad_value("type", wanted, self.reason)
-
-    def _set_runtime(self, wanted: str) -> None:
-        devices.require_runtime(wanted)
-        self.params.runtime = wanted
+            set_parameter(self, name, values)
 
     def get(self, name: str) -> list[Element]:
         """Return a parameter as a list; `device`, `input_dimensions`, `meta_data` are the operators' work.
 
         Raises HOperatorError 7911 (unknown) or 7788 (can only be set, or not available for this model).
         """
-        params, known = self.params, parameters.SET_AND_GET | parameters.GET_ONLY
-        if name in parameters.SET_ONLY:
-            raise HOperatorError(H_ERR_DL_PARAM_NOT_AVAILABLE, f"{name!r} can be set but not read.")
-        if name.startswith("image_") and "range" not in name and name in known and self.image is None:
-            raise HOperatorError(H_ERR_DL_PARAM_NOT_AVAILABLE, f"{name!r} needs an image input: {self.reason}.")
-        if name == "image_dimensions":
-            return [params.image_width, params.image_height, self.channels]
-        if name == "image_num_channels":
-            return [self.channels]
-        if name in ("class_ids", "class_names", "frozen_weights"):
-            return list(getattr(params, name))
-        if name == "class_output":
-            return [params.class_output] if params.class_output else []
-        if name == "layer_names":
-            return [node.name or "" for node in self.model.graph]
-        if name == "num_trainable_params":
-            return [trainable_parameters(self.model, params.frozen_weights)]
-        if name == "precision":
-            return [precision(self.model)]
-        if name == "min_version":
-            return [parameters.MIN_VERSION]
-        if name == "summary":
-            return [*summary(self.model)]
-        if name in parameters.SET_AND_GET or name == "precision_is_converted":
-            value: Element = getattr(params, name)
-            return [value]
-        raise parameters.unknown_parameter(name, known)
+        return get_parameter(self, name)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -547,55 +410,8 @@ class Classifier:
     def _for_writing(self) -> ir.Model:
         with self.lock:
             model = self.model.clone()
-            model.metadata_props[METADATA_KEY] = self._metadata()
+            model.metadata_props[METADATA_KEY] = metadata_of(self)
             model.ir_version = self.ir_version
         if self.ir_version < 4:  # where initializers had to be inputs as well
             passes.AddInitializersToInputsPass()(model)
         return model
-
-    def _metadata(self) -> str:
-        params, image = self.params, self.image
-        values: dict[str, Any] = {
-            name: list(getattr(params, name)) if isinstance(getattr(params, name), tuple) else getattr(params, name)
-            for name in (*parameters.PLAIN, *_STORED)
-            if name not in parameters.NOT_STORED
-        }
-        if not self.class_num:
-            values = {name: value for name, value in values.items() if not name.startswith("class_")}
-        if image is not None and params.image_height and params.image_width:
-            if image.height is None:
-                values["image_height"] = params.image_height
-            if image.width is None:
-                values["image_width"] = params.image_width
-        return json.dumps({"version": _METADATA_VERSION, "parameters": values}, ensure_ascii=False)
-
-    def _load_metadata(self, data: str, what: str) -> None:
-        """Apply the parameters stored in a file, each through the check of `set`."""
-        try:
-            values = json.loads(data)["parameters"]
-            first = ("image_height", "image_width", "class_output", "class_ids")
-            for name in sorted(values, key=lambda one: (first.index(one) if one in first else len(first), one)):
-                value = values[name]
-                if name == "meta_data":
-                    self.params.meta_data = {str(key): str(text) for key, text in value.items()}
-                elif name == "precision_is_converted":
-                    check = parameters.choice("false", "true")
-                    self.params.precision_is_converted = check(name, _plain_tuple(value))
-                elif name in (parameters.SET_AND_GET | parameters.SET_ONLY) - parameters.NOT_STORED:
-                    self.set(name, _plain_tuple(value))
-        except Exception as error:
-            raise onnxfile.unreadable(
-                f"{what}: the model parameters in the metadata entry {METADATA_KEY!r} are damaged ({error}); "
-                "remove the entry to read the model with default parameters."
-            ) from None
-
-
-def _plain_tuple(value: Any) -> HTuple:
-    values = tuple(value) if isinstance(value, list) else (value,)
-    if not all(isinstance(one, (int, float, str)) and not isinstance(one, bool) for one in values):
-        raise ValueError(f"{value!r} is no parameter value")
-    return values
-
-
-def _values(model: ir.Model) -> Mapping[str, ir.Value]:
-    return {value.name: value for node in model.graph for value in node.outputs if value.name}
