@@ -14,108 +14,15 @@ from numpy.typing import NDArray
 
 from .analysis import Analysis
 from .calibration import Calibration, Images, Labels
-from .compensation.sweep import Method
-from .criteria import Criterion, Tally, Weighed, make_criterion, modes
-from .errors import (
-    H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM,
-    H_ERR_DL_PRUNING_WRONG_DATA,
-    H_ERR_WIPV2,
-    HOperatorError,
-)
-from .limits import floors, held_units, layer_patterns, layer_percentages, matches, require_match
-from .parameters import bad_value, choice, count, number, one, text
+from .criteria import Criterion, Tally, Weighed, make_criterion
+from .errors import H_ERR_DL_MODEL_UNSUPPORTED_GENPARAM, H_ERR_DL_PRUNING_WRONG_DATA, HOperatorError
+from .limits import floors, held_units, matches, require_match
 from .payload import Payload
-from .selection import NORMALIZATIONS, dense_features, removable
+from .pruningsettings import CHECKS, SETTABLE, Settings
+from .selection import dense_features, removable
 from .structure import FIXED
-from .targets import TARGETS
 from .tuples import Element, HTuple
 
-COMPENSATIONS = ("least_squares", "bias", "none")
-SELECTIONS = ("auto", "reconstruction", "score")
-
-
-@dataclass
-class Settings:
-    """The settable parameters, by their names in set_dl_pruning_param."""
-
-    mode: str = "oracle"
-    seed: int = 0
-    percentage: int | float = 10
-    normalization: str = "sqrt_mean"
-    max_layer_percentage: int | float | str = "auto"
-    compensation: Method = "least_squares"
-    selection: str = "auto"
-    step_percentage: int | float = 10
-    calibration_image_num: int = 256
-    target: str = "kernels"
-    held_out_image_num: int = 256
-    kernel_multiple: int | str = 1
-    min_kernel_num: int = 1
-    exclude_layers: tuple[str, ...] = ()
-    layer_percentages: tuple[str, ...] = ()
-    prune_dense: str = "auto"
-    batchnorm: str = "keep"
-    distillation_steps: int = 0
-
-
-def _mode(name: str, values: HTuple) -> str:
-    mode = text(name, one(name, values))
-    if mode not in modes():
-        if mode == "magnitude":
-            raise HOperatorError(
-                H_ERR_DL_PRUNING_WRONG_DATA,
-                "Mode 'magnitude' works with masks instead of scores and is chosen in create_dl_pruning.",
-            )
-        possible = ", ".join(repr(m) for m in (*modes(), "magnitude"))
-        raise HOperatorError(H_ERR_WIPV2, f"The pruning mode {mode!r} is not known; possible are {possible}.")
-    return mode
-
-
-def _percentage(name: str, values: HTuple) -> int | float:
-    number(0, 100)(name, values)
-    value = values[0]
-    assert isinstance(value, (int, float))
-    return value
-
-
-def _share(name: str, values: HTuple) -> int | float | str:
-    value = one(name, values)
-    if value == "auto":
-        return "auto"
-    if isinstance(value, str):
-        raise bad_value(name, value, "a number of percent in [0, 100] or 'auto' is needed")
-    return _percentage(name, values)
-
-
-def _multiple(name: str, values: HTuple) -> int | str:
-    if one(name, values) == "auto":
-        return "auto"
-    if isinstance(values[0], str):
-        raise bad_value(name, values[0], "an integer of at least 1 or 'auto' is needed")
-    return count(name, values)
-
-
-_CHECKS: dict[str, Callable[[str, HTuple], Any]] = {
-    "mode": _mode,
-    "seed": lambda name, values: count(name, values, 0),
-    "percentage": _percentage,
-    "normalization": choice(*NORMALIZATIONS),
-    "max_layer_percentage": _share,
-    "compensation": choice(*COMPENSATIONS),
-    "selection": choice(*SELECTIONS),
-    "step_percentage": number(0, 100, above=True),
-    "calibration_image_num": count,
-    "target": choice(*TARGETS),
-    "held_out_image_num": count,
-    "kernel_multiple": _multiple,
-    "min_kernel_num": count,
-    "exclude_layers": layer_patterns,
-    "layer_percentages": layer_percentages,
-    "prune_dense": choice("auto", "false", "true"),
-    "batchnorm": choice("keep", "reestimate"),
-    "distillation_steps": lambda name, values: count(name, values, 0),
-}
-SETTABLE = frozenset(_CHECKS)
 _BY_LAYER = ("exclude_layers", "layer_percentages")
 
 
@@ -194,7 +101,7 @@ class PruningData(Payload):
 
     def set(self, name: str, values: HTuple) -> None:
         """Set a parameter. Raises HOperatorError 7911, 7914, 1203 or 1302; then nothing has changed."""
-        check = _CHECKS.get(name)
+        check = CHECKS.get(name)
         if check is None:
             known = ", ".join(repr(n) for n in sorted(SETTABLE))
             what = "can only be read" if name in READABLE else "is not known"
