@@ -185,6 +185,13 @@ class SplitOptions:
 
 
 @dataclass(frozen=True)
+class WorkOptions(SplitOptions, ImageOptions, ModelOptions):  # options come in the order of the last base first
+    """All of these: for commands that work with some images and judge by others."""
+
+    batch_size: BatchSize = None
+
+
+@dataclass(frozen=True)
 class PruningOptions:
     """How kernels are chosen and what makes up for them: parameters of set_dl_pruning_param."""
 

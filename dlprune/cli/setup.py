@@ -17,7 +17,7 @@ from ..evaluation import LabelledImages
 from ..imagefiles import ImagesError, match_classes, open_images, stratified_part
 from ..model import unwrap_model
 from ..preprocessing import Preprocessing, preprocessing_of, store_preprocessing
-from .options import ImageOptions, ModelOptions, SplitOptions
+from .options import ImageOptions, ModelOptions, WorkOptions
 from .output import Output
 
 _BATCH_SIZE: Final = 16
@@ -64,26 +64,23 @@ def open_work(
     command: str,
     model: Path,
     images: Path,
-    model_options: ModelOptions,
-    image_options: ImageOptions,
-    split_options: SplitOptions,
-    batch_size: int | None,
+    options: WorkOptions,
     output: Output,
 ) -> Work:
     """Read a model, find its images and hold some of them out.
 
     Raises HError for what the operators refuse, ImagesError, typer.BadParameter.
     """
-    handle, classifier = open_model(model, model_options, batch_size)
+    handle, classifier = open_model(model, options, options.batch_size)
     classifier.require_classification(command)
     tell_assumed_size(classifier, output)
-    preprocessing = set_preprocessing(classifier, image_options)
-    data = test = open_data(images, classifier, image_options.skip_bad, output)
-    share, seed = split_options.holdout / 100, split_options.seed
-    if split_options.test_images is not None:
-        test, share = open_data(split_options.test_images, classifier, image_options.skip_bad, output), 0.0
+    preprocessing = set_preprocessing(classifier, options)
+    data = test = open_data(images, classifier, options.skip_bad, output)
+    share, seed = options.holdout / 100, options.seed
+    if options.test_images is not None:
+        test, share = open_data(options.test_images, classifier, options.skip_bad, output), 0.0
     held_out = stratified_part(data.class_ids, share, seed)
-    chosen, most = ~held_out, split_options.max_images
+    chosen, most = ~held_out, options.max_images
     if most is not None and most < chosen.sum():
         chosen[chosen] = stratified_part(data.class_ids[chosen], most / chosen.sum(), seed + 1)
     if not chosen.any():

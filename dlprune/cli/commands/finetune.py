@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 from ..options import (
-    BatchSize,
     Epochs,
-    ImageOptions,
     ImagesPath,
     ModelFile,
-    ModelOptions,
     OutFile,
     OutputOptions,
     Resume,
-    SplitOptions,
     TrainingOptions,
+    WorkOptions,
     training_option,
 )
 
@@ -26,9 +23,7 @@ def finetune(
     images: ImagesPath,
     out: OutFile,
     training_options: TrainingOptions,
-    model_options: ModelOptions,
-    image_options: ImageOptions,
-    split_options: SplitOptions,
+    work_options: WorkOptions,
     output_options: OutputOptions,
     epochs: Epochs = 10,
     teacher: Annotated[
@@ -39,7 +34,6 @@ def finetune(
             show_default=False,
         ),
     ] = None,
-    batch_size: BatchSize = None,
     resume: Resume = None,
 ) -> None:
     """Train a classifier with ONNX Runtime, for example to bring back the accuracy of a pruned one.
@@ -62,8 +56,8 @@ def finetune(
     require_place(out, "--out")
     require_state(resume)
     output = Output(output_options)
-    work = open_work("dlprune finetune", model, images, model_options, image_options, split_options, batch_size, output)
-    plan = plan_of(training_options, work.classifier, epochs, split_options.seed)
+    work = open_work("dlprune finetune", model, images, work_options, output)
+    plan = plan_of(training_options, work.classifier, epochs, work_options.seed)
     checkpoint = resume or out.with_name(out.name + ".ckpt")
     with prepared_work(work, output) as (training, validation):
         result = train(

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..options import (
-    BatchSize,
     Criterion,
     Distill,
     FinetuneEpochs,
-    ImageOptions,
     ImagesPath,
     ModelFile,
-    ModelOptions,
     OutFile,
     OutputOptions,
     Percentage,
@@ -20,9 +17,9 @@ from ..options import (
     ReportOptions,
     Resume,
     Runs,
-    SplitOptions,
     Target,
     TrainingOptions,
+    WorkOptions,
     training_option,
 )
 
@@ -32,16 +29,13 @@ def prune(
     images: ImagesPath,
     out: OutFile,
     pruning_options: PruningOptions,
-    model_options: ModelOptions,
-    image_options: ImageOptions,
-    split_options: SplitOptions,
+    work_options: WorkOptions,
     training_options: TrainingOptions,
     report_options: ReportOptions,
     output_options: OutputOptions,
     percentage: Percentage = 10,
     target: Target = "kernels",
     criterion: Criterion = "oracle",
-    batch_size: BatchSize = None,
     resume: Resume = None,
     runs: Runs = None,
     finetune_epochs: FinetuneEpochs = 0,
@@ -71,10 +65,10 @@ def prune(
     from ..tuned import Tuning, run_tuned
 
     require_place(out, "--out", model)
-    require_report_places(report_options, images, split_options.test_images, resume, model, out)
+    require_report_places(report_options, images, work_options.test_images, resume, model, out)
     require_state(resume)
     output = Output(output_options)
-    work = open_work("dlprune prune", model, images, model_options, image_options, split_options, batch_size, output)
+    work = open_work("dlprune prune", model, images, work_options, output)
     job = PruningJob(
         work=work,
         mode=criterion,
@@ -86,6 +80,6 @@ def prune(
         report=report_options,
     )
     if finetune_epochs or steps > 1:
-        run_tuned(job, Tuning(finetune_epochs, steps, distill, training_options, split_options.seed), output)
+        run_tuned(job, Tuning(finetune_epochs, steps, distill, training_options, work_options.seed), output)
     else:
         run(job, output)

@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 from ..options import (
-    BatchSize,
     Criterion,
-    ImageOptions,
     ImagesPath,
     ModelFile,
-    ModelOptions,
     OutputOptions,
     Percentages,
     PruningOptions,
-    SplitOptions,
+    WorkOptions,
     numbers_of,
     output_option,
 )
@@ -25,9 +22,7 @@ def sensitivity(
     model: ModelFile,
     images: ImagesPath,
     pruning_options: PruningOptions,
-    model_options: ModelOptions,
-    image_options: ImageOptions,
-    split_options: SplitOptions,
+    work_options: WorkOptions,
     output_options: OutputOptions,
     percentages: Percentages = "25,50,75",
     criterion: Criterion = "oracle",
@@ -35,7 +30,6 @@ def sensitivity(
         Path | None,
         output_option(metavar="FILE.png", help="Draw it; needs the extra 'plots'.", show_default=False),
     ] = None,
-    batch_size: BatchSize = None,
 ) -> None:
     """Show what it costs when kernels leave one group of coupled layers alone.
 
@@ -66,9 +60,7 @@ def sensitivity(
     if plot is not None:
         require_matplotlib()
     output = Output(output_options)
-    work = open_work(
-        "dlprune sensitivity", model, images, model_options, image_options, split_options, batch_size, output
-    )
+    work = open_work("dlprune sensitivity", model, images, work_options, output)
     if not work.test_indices:
         raise ImagesError("No images are left to measure on; give more images, a larger --holdout or --test-images.")
     pruning = ha.create_dl_pruning(work.model, criterion, ha.from_python_dict(dict(pruning_options.settings())))

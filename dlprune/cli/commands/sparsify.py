@@ -6,19 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 from ..options import (
-    BatchSize,
     Distill,
     Epochs,
-    ImageOptions,
     ImagesPath,
     ModelFile,
-    ModelOptions,
     OutFile,
     OutputOptions,
     Resume,
     SparsityOptions,
-    SplitOptions,
     TrainingOptions,
+    WorkOptions,
     output_option,
 )
 
@@ -29,9 +26,7 @@ def sparsify(
     out: OutFile,
     sparsity_options: SparsityOptions,
     training_options: TrainingOptions,
-    model_options: ModelOptions,
-    image_options: ImageOptions,
-    split_options: SplitOptions,
+    work_options: WorkOptions,
     output_options: OutputOptions,
     epochs: Epochs = 10,
     distill: Distill = False,
@@ -41,7 +36,6 @@ def sparsify(
             metavar="FILE.svg", help="Draw sparsity, thresholds and accuracy over the steps.", show_default=False
         ),
     ] = None,
-    batch_size: BatchSize = None,
     resume: Resume = None,
 ) -> None:
     """Train a classifier while the weights of least magnitude become zero, more and more of them.
@@ -70,13 +64,13 @@ def sparsify(
     if training_options.patience is not None:
         raise typer.BadParameter("It would keep an epoch that is not sparse yet.", param_hint="--patience")
     output = Output(output_options)
-    work = open_work("dlprune sparsify", model, images, model_options, image_options, split_options, batch_size, output)
+    work = open_work("dlprune sparsify", model, images, work_options, output)
     job = SparsifyJob(
         work=work,
         options=sparsity_options,
         training=training_options,
         epochs=epochs,
-        seed=split_options.seed,
+        seed=work_options.seed,
         distill=distill,
         out=out,
         plot=plot,

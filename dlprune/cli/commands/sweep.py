@@ -8,16 +8,13 @@ from typing import Annotated
 import typer
 
 from ..options import (
-    BatchSize,
-    ImageOptions,
     ImagesPath,
     ModelFile,
-    ModelOptions,
     OutputOptions,
     Percentages,
     PruningOptions,
     Runs,
-    SplitOptions,
+    WorkOptions,
     names_of,
     numbers_of,
     output_option,
@@ -35,9 +32,7 @@ def sweep(
         ),
     ],
     pruning_options: PruningOptions,
-    model_options: ModelOptions,
-    image_options: ImageOptions,
-    split_options: SplitOptions,
+    work_options: WorkOptions,
     output_options: OutputOptions,
     percentages: Percentages = "10,20,30,40,50",
     criteria: Annotated[
@@ -53,7 +48,6 @@ def sweep(
     keep_models: Annotated[
         bool, output_option("--keep-models", help="Write the pruned models into the folder as well.")
     ] = False,
-    batch_size: BatchSize = None,
     runs: Runs = None,
 ) -> None:
     """Prune a model in many ways and show what each costs and saves, and which models no other one beats.
@@ -79,7 +73,7 @@ def sweep(
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"{str(out)!r} is no folder.", param_hint="--out")
     output = Output(output_options)
-    work = open_work("dlprune sweep", model, images, model_options, image_options, split_options, batch_size, output)
+    work = open_work("dlprune sweep", model, images, work_options, output)
     job = SweepWork(
         work=work,
         grid=[Setting(mode, target, share) for mode in modes for target in kinds for share in shares],
