@@ -206,15 +206,7 @@ def gen_dl_samples(
     Returns a list of 'dict' handles. Raises HOperatorError 2897 (index), 1303 (key), 5200/1301 (image file missing or
     damaged), 7783 (sample without file name), 7911. Source: HALCON procedure gen_dl_samples.
 
-    Example:
-        >>> import os, tempfile
-        >>> import dlprune as ha
-        >>> import numpy as np
-        >>> folder = tempfile.mkdtemp()
-        >>> ha.write_image(np.zeros((4, 4), np.uint8), "png", 0, os.path.join(folder, "good_1"))
-        >>> dataset = ha.read_dl_dataset_classification(folder, "file_name_remove_index")
-        >>> ha.as_python_dict_s(ha.gen_dl_samples(dataset, 0, ["image", "image_file_name"], [])[0])
-        {'image_file_name': 'good_1.png', 'image': HObject(image 4×4, 1 channel, uint8)}
+    Example: see preprocess_dl_dataset.
     """
     dataset = Dataset.of(dldataset, 1)
     numbers = dataset.indices(sample_indices, 2)
@@ -268,6 +260,8 @@ def preprocess_dl_dataset(
         >>> folder = tempfile.mkdtemp()
         >>> ha.write_image(np.zeros((4, 4), np.uint8), "png", 0, os.path.join(folder, "good_1"))
         >>> dataset = ha.read_dl_dataset_classification(folder, "file_name_remove_index")
+        >>> ha.as_python_dict_s(ha.gen_dl_samples(dataset, 0, ["image", "image_file_name"], [])[0])
+        {'image_file_name': 'good_1.png', 'image': HObject(image 4×4, 1 channel, uint8)}
         >>> param = ha.create_dl_preprocess_param(
         ...     "classification", 8, 8, 1, [], [], "none", "full_domain", [], [], [], []
         ... )

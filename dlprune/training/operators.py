@@ -166,25 +166,10 @@ def finetune_dl_model(
         >>> len(ha.get_dict_tuple(result, "train_loss"))
         1
     """
+    settings = {name: value for name, value in locals().items() if name not in _NOT_IN_PLAN}
     classifier = unwrap_model(dlmodel_handle, 1)
     classifier.require_classification("finetune_dl_model")
     validation = read_samples(dlsamples_validation, 3)
-    settings = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "schedule": schedule,
-        "warmup_epochs": warmup_epochs,
-        "milestones": milestones,
-        "seed": seed,
-        "flip": flip,
-        "shift": shift,
-        "crop": crop,
-        "brightness": brightness,
-        "patience": patience,
-        "temperature": temperature,
-        "distillation": distillation,
-    }
     path = None if checkpoint is None else Path(checkpoint)
     result = run_finetune(
         classifier,
