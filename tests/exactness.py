@@ -7,6 +7,7 @@ consumers' inputs are masked instead of their weights cut, so that nothing of th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -50,8 +51,11 @@ def masked(model: ir.Model, facts: Facts, structure: Structure, gone: Mask) -> i
     return copy
 
 
-def run(model: ir.Model, images: NDArray[np.float32], output: str) -> NDArray[np.float64]:
-    """Return an output or inner value of a model for a batch; ONNX Runtime must not rewrite the graph."""
+Runner = Callable[[NDArray[np.float32]], NDArray[np.float64]]
+
+
+def runner(model: ir.Model, output: str) -> Runner:
+    """Return a function that gives an output or inner value for a batch; ONNX Runtime must not rewrite the graph."""
     if all(value.name != output for value in model.graph.outputs):
         model = model.clone()
         model.graph.outputs.extend(v for node in model.graph for v in node.outputs if v.name == output)
@@ -63,8 +67,13 @@ def run(model: ir.Model, images: NDArray[np.float32], output: str) -> NDArray[np
         session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     entry = model.graph.inputs[0]
     assert entry.dtype is not None
-    (found,) = session.run([output], {entry.name: images.astype(entry.dtype.numpy())})
-    return np.asarray(found, np.float64)
+    dtype = entry.dtype.numpy()
+    return lambda images: np.asarray(session.run([output], {entry.name: images.astype(dtype)})[0], np.float64)
+
+
+def run(model: ir.Model, images: NDArray[np.float32], output: str) -> NDArray[np.float64]:
+    """Return an output or inner value of a model for a batch."""
+    return runner(model, output)(images)
 
 
 def random_images(classifier: Classifier, batch: int | None = None, seed: int = 0) -> NDArray[np.float32]:
@@ -109,9 +118,10 @@ def assert_exact(classifier: Classifier, gone: Mask, rtol: float = 1e-4) -> Clas
     assert_valid(pruned)
     assert classifier.image is not None
     what = f"without {int(structure.kernels[gone].sum())} kernels"
+    sides = [runner(model, classifier.logits_name) for model in (truth, pruned)]
     for batch in (2, 3, 1) if classifier.image.batch is None else (None,):
         images = random_images(classifier, batch, seed=batch or 0)
-        expected, actual = (run(model, images, classifier.logits_name) for model in (truth, pruned))
+        expected, actual = (side(images) for side in sides)
         assert_same(actual, expected, rtol, f"{what}, batch {len(images)}")
     for layer in structure.layers:
         kept = structure.kept(layer.output, gone)
