@@ -59,18 +59,16 @@ def _analyse(classifier: Classifier, shape: Shape) -> Analysis:
 
 def _other_shapes(classifier: Classifier, shape: Shape) -> dict[str, Shape]:
     """Return an input shape in which every dynamic dimension differs; empty where the shape is fixed."""
-    image = classifier.image
+    image, name = classifier.image, classifier.input_name
     assert image is not None
     sizes = [(image.height, _PIXEL_STEP), (image.width, _PIXEL_STEP)]
     steps = [0 if known is not None else step for known, step in sizes]
     plain: Shape = (shape[0] + (_STEP if image.batch is None else 0), *shape[1:])
     first = 1 if classifier.layout == "NHWC" else 2
-    larger = list(plain)
-    for axis, step in enumerate(steps):
-        larger[first + axis] += step
-    facts = gather_facts(classifier.model, {classifier.input_name: tuple(larger)})
-    chosen = plain if facts.shape(classifier.output_name) is None else tuple(larger)
-    return {} if chosen == shape else {classifier.input_name: chosen}
+    larger: Shape = (*plain[:first], plain[first] + steps[0], plain[first + 1] + steps[1], *plain[first + 2 :])
+    if larger != plain and gather_facts(classifier.model, {name: larger}).shape(classifier.output_name) is None:
+        larger = plain  # the network takes some sizes only
+    return {} if larger == shape else {name: larger}
 
 
 def signature(model: ir.Model) -> str:

@@ -230,6 +230,16 @@ class Facts:
             if found is not None:
                 self._branches[value.name] = found
 
+    def begun(self, model: ir.Model) -> Facts:
+        """Return the facts of the weights and inputs alone of a copy of the model; nodes are added by the caller."""
+        facts = Facts(model)
+        facts._sizes = dict(self._sizes)
+        for value in (*model.graph.inputs, *model.graph.initializers.values()):
+            facts.add_type(value, self)
+        known = {name: value for name, value in model.graph.initializers.items() if value.const_value is not None}
+        facts._initializers = known
+        return facts
+
     def add_type(self, value: ir.Value, other: Facts) -> None:
         """Take over element type and shape of a tensor that is the same in another graph."""
         known = other._types.get(_name(value))
@@ -303,16 +313,6 @@ def gather_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
         input_shapes: concrete shape of each graph input, by name; inputs that are not named keep their declared shape
             where it is static, else they stay unknown.
     """
-    facts = first_facts(model, input_shapes)
-    if any(_has_branches(node) for node in model.graph):
-        facts.add_control_flow(model)
-    for node in model.graph:
-        facts.add_node(node)
-    return facts
-
-
-def first_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
-    """Return the facts of a model's weights and inputs alone; nodes are added one by one by the caller."""
     facts = Facts(model)
     for value in model.graph.initializers.values():
         facts.add_initializer(value)
@@ -325,6 +325,10 @@ def first_facts(model: ir.Model, input_shapes: Mapping[str, Shape]) -> Facts:
             shape = dims if len(dims) == len(value.shape) else None
         if shape is not None:
             facts.add_input(value, shape)
+    if any(_has_branches(node) for node in model.graph):
+        facts.add_control_flow(model)
+    for node in model.graph:
+        facts.add_node(node)
     return facts
 
 

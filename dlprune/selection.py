@@ -176,17 +176,24 @@ class Room:
         units = self._possible(units)  # what may not leave now may not leave later
         if not len(units):
             return
-        savings = np.bincount(self.ledger.purses[units], self.ledger.savings[units], len(self.budgets)).tolist()
-        if len(units) > 1 and (
-            any(saving > budget for saving, budget in zip(savings, self.budgets, strict=True))
-            or not self._allows(units)
-        ):
-            half = len(units) // 2
-            self.take_each(units[:half])
-            self.take_each(units[half:])
+        first = self._affordable(units)
+        if first == len(units) > 1 and not self._allows(units):
+            first //= 2
+        if first < len(units):
+            self.take_each(units[:first])
+            self.take_each(units[first:])
             return
-        self.budgets = [budget - saving for budget, saving in zip(self.budgets, savings, strict=True)]
+        for purse in np.unique(self.ledger.purses[units]).tolist():
+            self.budgets[purse] -= float(self.ledger.savings[units[self.ledger.purses[units] == purse]].sum())
         self._remove(units)
+
+    def _affordable(self, units: Ids) -> int:
+        """Return how many of these units the budgets pay for, the first for certain."""
+        number, savings, purses = len(units), self.ledger.savings[units], self.ledger.purses[units]
+        for purse, budget in enumerate(self.budgets):
+            paid = np.cumsum(np.where(purses == purse, savings, 0.0))
+            number = min(number, int(np.searchsorted(paid, budget, side="right")))
+        return max(number, 1)
 
     def _possible(self, units: Ids) -> Ids:
         """Return the units that may leave, each by itself."""

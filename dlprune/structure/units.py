@@ -16,6 +16,7 @@ class ChannelSets:
 
     def __init__(self) -> None:
         self._parent: Ids = np.zeros(1, dtype=np.int64)
+        self._held: NDArray[np.bool_] = np.ones(1, dtype=np.bool_)  # whether there is a reason, by representative
         self._reason: dict[int, str] = {DATA: "it is the network's input data"}
 
     def __len__(self) -> int:
@@ -25,6 +26,7 @@ class ChannelSets:
         """Return `count` new ids, each a set of its own."""
         ids = np.arange(len(self._parent), len(self._parent) + count, dtype=np.int64)
         self._parent = np.concatenate([self._parent, ids])
+        self._held = np.concatenate([self._held, np.zeros(count, dtype=np.bool_)])
         return ids
 
     def find(self, ids: Ids) -> Ids:
@@ -47,26 +49,26 @@ class ChannelSets:
         self.hold(loose[loose != DATA], reason)
 
     def _merge(self, left: Ids, right: Ids) -> None:
-        merged = []
+        lost = [np.zeros(0, dtype=np.int64)]  # held sets that have come under another one
         while (differ := left != right).any():
             # Each round hangs every greater root under the least that it meets; what that forgets comes up again.
             high = np.maximum(left, right)[differ]
             np.minimum.at(self._parent, high, np.minimum(left, right)[differ])
-            merged.append(high)
+            lost.append(high[self._held[high]])
             left, right = self.find(left[differ]), self.find(right[differ])
-        for root in np.unique(np.concatenate(merged)).tolist() if merged else ():
-            if root in self._reason:
-                self._reason.setdefault(int(self.find(np.array([root]))[0]), self._reason.pop(root))
+        for root in sorted(set(np.concatenate(lost).tolist())):
+            self.hold(np.array([root]), self._reason.pop(root))
 
     def hold(self, ids: Ids, reason: str) -> None:
         """Declare that these ids' sets may not leave; the first reason given is kept."""
-        for root in np.unique(self.find(ids.reshape(-1))).tolist():
-            self._reason.setdefault(root, reason)
+        roots = self.find(ids.reshape(-1))
+        for root in set(roots[~self._held[roots]].tolist()):
+            self._held[root] = True
+            self._reason[root] = reason
 
     def held(self, ids: Ids) -> NDArray[np.bool_]:
         """Tell for each id whether its set is held."""
-        roots = self.find(ids)
-        return np.isin(roots, np.fromiter(self._reason, dtype=np.int64))
+        return self._held[self.find(ids)]
 
     def reason(self, identity: int) -> str:
         """Return why an id may not leave, '' if it may."""

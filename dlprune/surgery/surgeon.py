@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes import common as passes
 
-from ..facts import Facts, first_facts, gather_facts
+from ..facts import Facts, gather_facts
 from ..nodes import int_attribute, is_standard, label, opset, subgraphs
 from ..shapes import Shape
 from ..structure import Structure
@@ -73,8 +73,7 @@ class Surgeon:
         self._other_shapes = other_shapes
         self.model = model.clone()
         self.old = facts
-        shapes = {name: shape for v in model.graph.inputs if (shape := facts.shape(name := v.name or "")) is not None}
-        self.new = first_facts(self.model, shapes)
+        self.new = facts.begun(self.model)
         self._structure = structure
         self._gone = gone
         self._cut: dict[tuple[str, bytes], ir.Value] = {}
