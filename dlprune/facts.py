@@ -368,7 +368,7 @@ def _tensor_type(proto: onnx.TypeProto, sizes: Mapping[str, int] | None = None) 
 
 
 def _has_branches(node: ir.Node) -> bool:
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.data.values())
 
 
 def _name(value: ir.Value | str) -> str:

@@ -28,19 +28,19 @@ def is_standard(node: ir.Node) -> bool:
 
 def int_attribute(node: ir.Node, name: str, default: int) -> int:
     """Return an integer attribute or its default."""
-    attribute = node.attributes.get(name)
+    attribute = node.attributes.data.get(name)
     return default if attribute is None else attribute.as_int()
 
 
 def ints_attribute(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     """Return an attribute of several integers or its default."""
-    attribute = node.attributes.get(name)
+    attribute = node.attributes.data.get(name)
     return default if attribute is None else tuple(attribute.as_ints())
 
 
 def string_attribute(node: ir.Node, name: str, default: str) -> str:
     """Return a string attribute or its default."""
-    attribute = node.attributes.get(name)
+    attribute = node.attributes.data.get(name)
     return default if attribute is None else attribute.as_string()
 
 
@@ -58,7 +58,7 @@ def ints(facts: Facts, node: ir.Node, attribute: str, index: int) -> list[int] |
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the sub-graphs of a control-flow node."""
-    for attribute in node.attributes.values():
+    for attribute in node.attributes.data.values():
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:

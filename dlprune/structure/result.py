@@ -202,19 +202,19 @@ def _groups(units: Ids, makings: list[Making], count: int) -> Ids:
     """Number the connected components of units that share an output axis."""
     sets = ChannelSets()
     identities = sets.fresh(count)
-    for making in makings:
-        own = units[making.ids]
-        own = identities[own[own != FIXED]]
-        if len(own):
-            sets.unite(np.full(len(own), own.min()), own, "")
+    axes = [own[own != FIXED] for own in (units[making.ids] for making in makings)]
+    axes = [identities[own] for own in axes if len(own)]
+    if axes:
+        heads, lengths = [int(own.min()) for own in axes], [len(own) for own in axes]
+        sets.unite(np.repeat(np.array(heads), lengths), np.concatenate(axes), "")
     return np.unique(sets.find(identities), return_inverse=True)[1].astype(np.int64)
 
 
 def _constraints(tensors: Mapping[str, TensorUnits]) -> tuple[Ids, ...]:
     distinct: dict[bytes, Ids] = {}
-    for units in {id(tensor.units): tensor.units for tensor in tensors.values()}.values():
-        if np.all(units != FIXED):
-            members = np.flatnonzero(np.bincount(units))
+    for units in {tensor.units.tobytes(): tensor.units for tensor in tensors.values()}.values():
+        if len(units) and (least := int(units.min())) != FIXED:
+            members = np.flatnonzero(np.bincount(units - least)) + least
             distinct.setdefault(members.tobytes(), members)
     return tuple(distinct.values())
 

@@ -32,21 +32,26 @@ class ChannelSets:
     def find(self, ids: Ids) -> Ids:
         """Return the representative (smallest id) of each id's set."""
         roots = self._parent[ids]
+        above = self._parent[roots]
+        if (above == roots).all():
+            return roots
         while True:
-            above = self._parent[roots]
-            if np.array_equal(above, roots):
+            roots, above = above, self._parent[above]
+            if (above == roots).all():
                 break
-            roots = above
         self._parent[ids] = roots
         return roots
 
     def unite(self, first: Ids, second: Ids, reason: str) -> None:
         """Couple two equally long id arrays position by position; `reason` holds what is coupled to data."""
         left, right = self.find(first.reshape(-1)), self.find(second.reshape(-1))
-        to_data = (left == DATA) | (right == DATA)
-        loose = np.maximum(left, right)[to_data]
-        self._merge(left[~to_data], right[~to_data])
-        self.hold(loose[loose != DATA], reason)
+        to_data = np.minimum(left, right) == DATA
+        if to_data.any():
+            loose = np.maximum(left, right)[to_data]
+            self._merge(left[~to_data], right[~to_data])
+            self.hold(loose[loose != DATA], reason)
+        else:
+            self._merge(left, right)
 
     def _merge(self, left: Ids, right: Ids) -> None:
         lost = [np.zeros(0, dtype=np.int64)]  # held sets that have come under another one

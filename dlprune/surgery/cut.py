@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..nodes import input_at, int_attribute, label, opset, pad_amounts, slice_bounds
-from .surgeon import LIKE, Keep, Surgeon, SurgeryError, cuts, patch_ints, set_ints
+from .surgeon import Keep, Surgeon, SurgeryError, cuts, patch_ints, set_ints
 
 
 @cuts("Conv ConvTranspose")
@@ -134,7 +134,7 @@ def slice_(surgeon: Surgeon, node: ir.Node) -> None:
         surgeon.replace(node, "Gather", [source, indices], axis=axis)
         return
     gathered = surgeon.insert_before(node, "Gather", [source, indices], axis=axis)
-    gathered.meta[LIKE] = node.outputs[0].name
+    surgeon.liken(gathered, node.outputs[0])
     node.replace_input_with(0, gathered)
     bounds[axis] = slice(0, len(picked), 1)
     _set_bounds(surgeon, node, bounds, axis)

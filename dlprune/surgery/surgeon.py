@@ -24,10 +24,6 @@ _CUTS: dict[str, Rule] = {}
 _MENDS: dict[str, Rule] = {}
 
 
-#: Under this key a tensor that surgery has put in names the one in the structure that has the same channels.
-LIKE = "dlprune.like"
-
-
 class SurgeryError(Exception):
     """A node that cannot be given its new shape; the model is thrown away."""
 
@@ -77,6 +73,7 @@ class Surgeon:
         self._structure = structure
         self._gone = gone
         self._cut: dict[tuple[str, bytes], ir.Value] = {}
+        self._like: dict[str, str] = {}  # tensor that surgery has put in → one of the same channels
         self._kept: dict[str, tuple[int, Keep] | None] = {}
         self._shuffled = {name: end for end, s in structure.shuffles.items() if self._loses(end) for name in s.inner}
 
@@ -110,7 +107,9 @@ class Surgeon:
                 self.new.add_type(output, self.old)
             return
         self.new.add_node(node)
-        if not self.fits(node) and (mend := _MENDS.get(node.op_type)) is not None:
+        if self.fits(node):
+            return
+        if (mend := _MENDS.get(node.op_type)) is not None:
             mend(self, node)
         self._require_fit(node)
 
@@ -141,10 +140,15 @@ class Surgeon:
 
     def kept(self, value: ir.Value) -> tuple[int, Keep] | None:
         """Return channel axis and mask of what stays of a tensor, or None if nothing leaves it."""
-        name = value.meta.get(LIKE, value.name or "")
+        name = value.name or ""
+        name = self._like.get(name, name)
         if name not in self._kept:
             self._kept[name] = self._structure.kept(name, self._gone)
         return self._kept[name]
+
+    def liken(self, added: ir.Value, value: ir.Value) -> None:
+        """Declare that a tensor that has been put in has the channels of another one."""
+        self._like[added.name or ""] = value.name or ""
 
     def keep(self, value: ir.Value | None, axis: int) -> Keep | None:
         """Return the mask of what stays along one axis, or None if nothing leaves there."""
