@@ -112,17 +112,22 @@ def _pool(node: ir.Node, shapes: Sequence[Shape]) -> Shape | None:
 def _slid(node: ir.Node, sizes: Shape, kernel: Shape) -> Shape | None:
     """Return how many positions a window has along each axis."""
     rank = len(sizes)
-    strides, dilations = ints_attribute(node, "strides", (1,) * rank), ints_attribute(node, "dilations", (1,) * rank)
+    ones = (1,) * rank
+    strides, dilations = ints_attribute(node, "strides", ones), ints_attribute(node, "dilations", ones)
     pads = ints_attribute(node, "pads", (0,) * 2 * rank)
     if string_attribute(node, "auto_pad", "NOTSET") != "NOTSET":
         return None
     if not len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
         return None
-    if min(*strides, *dilations, *kernel) < 1 or min(pads) < 0:
+    if min(strides) < 1 or min(dilations) < 1 or min(kernel) < 1 or min(pads) < 0:
         return None
-    axes = zip(sizes, pads[:rank], pads[rank:], kernel, strides, dilations, strict=True)
-    spans = [(size + a + b - (k - 1) * dilation - 1, stride) for size, a, b, k, stride, dilation in axes]
-    return None if any(span < 0 for span, _ in spans) else tuple(span // stride + 1 for span, stride in spans)
+    result = []
+    for axis in range(rank):
+        span = sizes[axis] + pads[axis] + pads[axis + rank] - (kernel[axis] - 1) * dilations[axis] - 1
+        if span < 0:
+            return None
+        result.append(span // strides[axis] + 1)
+    return tuple(result)
 
 
 @_knows("GlobalAveragePool GlobalMaxPool")

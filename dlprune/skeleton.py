@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
@@ -18,7 +19,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     for name, value in graph.initializers.items():
         tensor = value.const_value
         if tensor is not None and math.prod(shape := tensor.shape.numpy()) > SMALL_ELEMENTS:
-            large[name] = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), shape)
+            large[name] = _described(name, tensor.dtype, shape)
     view = ir.GraphView(
         [value for value in graph.inputs if value.name not in large],
         graph.outputs,
@@ -31,3 +32,12 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     proto = ir.serde.serialize_model(bare)
     proto.graph.input.extend(large.values())
     return proto
+
+
+def _described(name: str, dtype: ir.DataType, shape: Sequence[int]) -> onnx.ValueInfoProto:
+    """Return what a graph says of an input."""
+    info = onnx.ValueInfoProto(name=name)
+    info.type.tensor_type.elem_type = int(dtype)
+    for size in shape:
+        info.type.tensor_type.shape.dim.add().dim_value = size
+    return info

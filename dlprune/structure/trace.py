@@ -172,6 +172,8 @@ class Trace:
 
     def hold_channel_numbers(self, value: ir.Value | None, reason: str) -> None:
         """Hold the tensors whose channel number a constant was computed from (`x / Shape(x)[1]` changes its value)."""
+        if not self.facts.is_const(value):
+            return
         stack, seen = [value], set()
         while stack:
             item = stack.pop()

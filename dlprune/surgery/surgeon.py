@@ -264,7 +264,7 @@ class Surgeon:
         """Add an initializer and return it."""
         name = self._fresh_name(name)
         tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.model.graph.register_initializer(value)
         self.new.add_initializer(value)
         return value
