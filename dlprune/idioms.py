@@ -73,9 +73,8 @@ def _spread_factors(writer: Writer, node: ir.Node) -> None:
     for index, value in enumerate(node.inputs):
         small = value is not None and value.shape is not None and tuple(value.shape) == (*sizes[:2], 1, 1)
         if small and value is not None and array_of(value) is None:
-            writer.place = node
-            spread = blocked.spread(writer, value, sizes)
-            writer.place = None
+            with writer.before(node):
+                spread = blocked.spread(writer, value, sizes)
             maker = spread.producer()
             for made, like in ((spread, node.outputs[0]), (maker.inputs[0] if maker else None, value)):
                 assert made is not None

@@ -622,6 +622,16 @@ def test_kernels_of_many_channels(strides: list[int], pads: list[int], size: int
     assert check("Conv", Case([x, w, rng.standard_normal(8)], attributes, wanted=(0, 1, 2))) <= TOLERANCE
 
 
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("strides", [[1, 1], [2, 2], [1, 2]])
+def test_dense_kernels_of_many_positions(strides: list[int], group: int) -> None:
+    """Above nine positions the image is shifted along one axis after the other."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 4, 9, 11)), rng.standard_normal((6, 4 // group, 5, 4))
+    attributes = {"group": group, "strides": strides, "dilations": [1, 2], "pads": [2, 1, 0, 3]}
+    assert check("Conv", Case([x, w], attributes, wanted=(0, 1))) <= TOLERANCE
+
+
 # Whole graphs
 
 
@@ -687,6 +697,24 @@ def test_a_tied_maximum_is_paid_once() -> None:
     }"""
     (dx,) = graph_gradients(text, ["x"], x=np.zeros((1, 1, 4), np.float32))
     np.testing.assert_array_equal(dx.reshape(2, 2).sum(axis=1), [1, 1])
+
+
+@pytest.mark.parametrize("attributes", ["strides = [2,2], pads = [1,1,1,1]", "", "strides = [1,2], ceil_mode = 1"])
+def test_of_tied_maxima_of_overlapping_windows_the_first_is_paid(attributes: str) -> None:
+    """The gradient goes where ONNX Runtime finds the maximum, to the first of several equal ones."""
+    shape = f"kernel_shape = [3,3]{', ' * bool(attributes)}{attributes}"
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[2,3,8,7] x) => (float[2,3,H,W] y) {{
+      y = MaxPool<{shape}>(x)
+    }}"""
+    with_indices = text.replace("[2,3,H,W] y)", "[2,3,H,W] y, int64[2,3,H,W] i)").replace("y = Max", "y, i = Max")
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 3, (2, 3, 8, 7)).astype(np.float32)
+    _, indices = run(onnx.parser.parse_model(with_indices), {"x": x})
+    expected = np.zeros(x.size, np.float32)
+    seed = rng.standard_normal(indices.shape).astype(np.float32)
+    np.add.at(expected, indices.reshape(-1), seed.reshape(-1))
+    (dx,) = reverse_mode(onnx.parser.parse_model(text), ["x"], {"x": x}, [seed])
+    np.testing.assert_allclose(dx.reshape(-1), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_negative_pads_cut() -> None:

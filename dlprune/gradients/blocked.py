@@ -71,7 +71,7 @@ def between(writer: Writer, value: ir.Value, shape: Sequence[int], low: float, h
 
 def enter(writer: Writer, value: ir.Value, shape: Sequence[int]) -> ir.Value:
     """Return a map unchanged, but on blocks: one plain operand makes all that follows it plain."""
-    return affine(writer, value, shape, 1.0) if len(shape) == 4 else value
+    return affine(writer, value, shape, 1.0) if len(shape) == 4 and not writer.live_weights else value
 
 
 def enlarge(writer: Writer, value: ir.Value, shape: Sequence[int], factors: Sequence[int]) -> ir.Value:

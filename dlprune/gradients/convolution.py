@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from . import blocked
-from .axis import dilate_axis
+from .axis import dilate_axis, interleave
 from .kernel import correlation, swapped
 from .rule import GradientError, Partials, Site, gradient
 from .window import Window, place, window_of
 
+#: Strides of so many phases are worked off phase by phase.
+_MOST_PHASES = 4
 #: Positions of a depthwise kernel from which on it pays to avoid ConvTranspose.
 _LARGE_KERNEL = 16
 
@@ -38,13 +41,13 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
     """Return dx of a Conv.
 
     With stride 1 this is a Conv with flipped, group-wise transposed kernels: up to four times as fast as ConvTranspose.
-    Otherwise a ConvTranspose whose output_padding restores the positions that the stride left over (with output_shape
-    ONNX Runtime would compute the pads anew), unless it pays to put zeros between the positions of dy.
+    With stride 2 it is one such Conv for each of four phases. Otherwise a ConvTranspose whose output_padding restores
+    the positions that the stride left over (with output_shape ONNX Runtime would compute the pads anew), unless it pays
+    to put zeros between the positions of dy.
     """
-    weight = n.array(1)
-    spread = weight is None and _worth_spreading(n, window, group)
+    spread = n.array(1) is None and _worth_spreading(n, window, group)
     if window.unit_stride or spread:
-        kernels = transposed(weight, group) if weight is not None else swapped(n, n.shape(1), group)
+        kernels = _transposed(n, group, [np.arange(k)[::-1] for k in window.kernel])
         before = [e - 1 - b for e, b in zip(window.extent, window.begin, strict=True)]
         after = [s - c + b + e - 1 for s, c, b, e in zip(*_lists(window), strict=True)]
         value = n.dy
@@ -55,6 +58,8 @@ def input_gradient(n: Site, window: Window, group: int) -> ir.Value:
         pads = [max(0, v) for v in before + after]
         dilations = list(window.dilations)
         return n.op("Conv", value, kernels, shape=n.shape(0), group=group, dilations=dilations, pads=pads)
+    if group == 1 and math.prod(window.strides) <= _MOST_PHASES:
+        return _by_phases(n, window)
     restored = [s + b - c for s, c, b, _ in zip(*_lists(window), strict=True)]
     end_pads = [max(0, -v) for v in restored]
     plain = n.op(
@@ -89,12 +94,75 @@ def _lists(window: Window) -> tuple[Sequence[int], ...]:
     return window.size, window.covered, window.begin, window.extent
 
 
-def transposed(weight: np.ndarray, group: int) -> np.ndarray:
-    """Flip kernels [M, C/g, …] in space and swap their channels group by group: [C, M/g, …]."""
-    flipped = np.flip(weight, axis=tuple(range(2, weight.ndim)))
+def _by_phases(n: Site, window: Window) -> ir.Value:
+    """Return dx, each phase of which (the positions at one offset modulo the stride) some taps of the kernels reach."""
+    shape, strides = n.shape(0), window.strides
+    lines = [_phases_along(window, axis) for axis in range(window.rank)]
+    length = [-(-size // step) for size, step in zip(window.size, strides, strict=True)]
+    maps: dict[tuple[int, ...], ir.Value] = {}
+    for offset in np.ndindex(*strides):
+        phases = [line[at] for line, at in zip(lines, offset, strict=True)]
+        if any(len(phase.taps) == 0 for phase in phases):
+            continue
+        kernels = _transposed(n, 1, [phase.taps for phase in phases])
+        before, after = [phase.before for phase in phases], [phase.after for phase in phases]
+        value = n.dy
+        if min(before + after) < 0:
+            value = place(n.writer, value, [min(0, v) for v in before], [min(0, v) for v in after])
+        maps[offset] = n.op(
+            "Conv",
+            value,
+            kernels,
+            shape=(*shape[:2], *length),
+            dilations=[phase.dilation for phase in phases],
+            pads=[max(0, v) for v in before + after],
+        )
+    sizes = [*shape[:2], *length]
+    for axis in reversed(range(window.rank)):
+        rows: dict[tuple[int, ...], dict[int, ir.Value]] = {}
+        for offset, value in maps.items():
+            rows.setdefault(offset[:-1], {})[offset[-1]] = value
+        maps = {
+            offset: interleave(n.writer, phases, sizes, axis + 2, strides[axis], window.size[axis])
+            for offset, phases in rows.items()
+        }
+        sizes[axis + 2] = window.size[axis]
+    return blocked.enter(n.writer, maps[()], shape)
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """The taps that reach one phase of an axis, backwards; their distance in dy, and what to add to dy at its ends."""
+
+    taps: np.ndarray
+    dilation: int
+    before: int
+    after: int
+
+
+def _phases_along(window: Window, axis: int) -> list[_Phase]:
+    step, dilation, begin = window.strides[axis], window.dilations[axis], window.begin[axis]
+    found = []
+    for offset in range(step):
+        # Position step·q + offset of dx meets tap k in position q + (offset + begin − k·dilation) / step of dy.
+        reach = offset + begin - np.arange(window.kernel[axis]) * dilation
+        taps = np.flatnonzero(reach % step == 0)[::-1]
+        first, last = (int(reach[taps[at]]) // step for at in (0, -1)) if len(taps) else (0, 0)
+        after = -(-window.size[axis] // step) - window.out[axis] + last
+        found.append(_Phase(taps, dilation // math.gcd(step, dilation), -first, after))
+    return found
+
+
+def _transposed(n: Site, group: int, taps: Sequence[np.ndarray]) -> ir.Value | np.ndarray:
+    """Swap the channels of kernels [M, C/g, …] group by group: [C, M/g, …]; of the positions that are given by axis."""
+    weight = n.array(1)
+    if weight is None:
+        return swapped(n, group, taps)
     m, c = weight.shape[:2]
-    split = flipped.reshape(group, m // group, c, *weight.shape[2:])
-    return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(group * c, m // group, *weight.shape[2:])
+    chosen = weight[np.ix_(np.arange(m), np.arange(c), *taps)]
+    kernel = chosen.shape[2:]
+    split = chosen.reshape(group, m // group, c, *kernel)
+    return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(group * c, m // group, *kernel)
 
 
 @gradient("ConvTranspose")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +36,8 @@ def correlation(n: Site, image: ir.Value, field: ir.Value, channels: tuple[int, 
       channels the image is shifted to all columns at once, and the field to one row at a time.
     - depthwise: where that is fast (see Writer.fast_depthwise), or for large kernels on wide maps, see
       `_one_group_per_sample`; else, on narrow maps, see `_by_columns`.
-    - everything else: the image shifted to all positions at once, by a convolution with one-hot kernels.
+    - everything else: the image shifted to all positions by a convolution with one-hot kernels; where they are many,
+      by one for each axis.
 
     Args:
         n: the node whose rule asks.
@@ -86,13 +89,21 @@ class _Correlation:
         ):
             narrow = window.rank == 2 and max(self._channels, self._fields) <= _NARROW_CHANNELS
             product = self._row_by_row() if narrow else self._position_by_position()
+        elif self._positions <= _FEW_POSITIONS:
+            with self._late():
+                columns = self._shifted(self._image, self._channels, range(window.rank))
+            product = self._product(columns, self._channels * self._positions)
         else:
-            product = self._product(self._one_hot_columns(), self._channels * self._positions)
+            product = self._axis_by_axis()
         shape = (self._fields, self._channels // self._group, *window.kernel)
         return product if channels_last(product) is not None else self._n.reshape(product, shape)
 
     def _narrow(self, large: bool) -> bool:
         return self._window.out[1] <= (_NARROW_FOR_LARGE if large else _NARROW)
+
+    def _late(self) -> AbstractContextManager[None]:
+        """What depends on the input alone is computed when the field is there: not to be kept for long."""
+        return self._n.writer.before(self._n.node) if self._image is self._n.x else nullcontext()
 
     def _padded(self) -> ir.Value:
         return place(self._n.writer, self._image, self._before, self._after)
@@ -109,17 +120,34 @@ class _Correlation:
         axes = list(range(2, 2 + window.rank))
         return self._n.op("Slice", image, [0] * window.rank, ends, axes, list(window.strides))
 
-    def _one_hot_columns(self) -> ir.Value:
-        """Return [N, C·positions, …]: the image shifted to every position of the kernel."""
-        one_hot = np.tile(np.eye(self._positions, dtype=np.float32), (self._channels, 1))
+    def _axis_by_axis(self) -> ir.Value:
+        """The image is shifted along one axis after the other, the last one first: far fewer products than at once."""
+        n, kernel = self._n, self._window.kernel
+        columns, channels, axes = self._image, self._channels, range(self._window.rank)
+        with self._late():
+            for axis in reversed(axes):
+                columns = self._shifted(columns, channels, [axis])
+                channels *= kernel[axis]
+        product = n.reshape(self._product(columns, channels), (self._fields, -1, *kernel[::-1]))
+        return n.op("Transpose", product, perm=[0, 1, *(2 + axis for axis in reversed(axes))])
+
+    def _shifted(self, value: ir.Value, channels: int, axes: Sequence[int]) -> ir.Value:
+        """Return [N, channels·positions, …]: a map shifted to every position of the kernel along some axes."""
+        window = self._window
+
+        def along(numbers: Sequence[int], other: int) -> list[int]:
+            return [number if axis in axes else other for axis, number in enumerate(numbers)]
+
+        kernel = along(window.kernel, 1)
+        one_hot = np.tile(np.eye(math.prod(kernel), dtype=np.float32), (channels, 1))
         return self._n.op(
             "Conv",
-            self._image,
-            one_hot.reshape(self._channels * self._positions, 1, *self._window.kernel),
-            group=self._channels,
-            strides=list(self._window.strides),
-            dilations=list(self._window.dilations),
-            pads=[*self._before, *self._after],
+            value,
+            one_hot.reshape(-1, 1, *kernel),
+            group=channels,
+            strides=along(window.strides, 1),
+            dilations=along(window.dilations, 1),
+            pads=[*along(self._before, 0), *along(self._after, 0)],
         )
 
     def _product(self, columns: ir.Value, width: int) -> ir.Value:
@@ -127,9 +155,10 @@ class _Correlation:
         n, batch, group = self._n, self._batch, self._group
         rows, width = self._fields // group, width // group
         if group == 1 and rows * width > (rows + width) * self._length:  # bringing together is cheaper than adding up
-            return n.op("Gemm", self._together(self._field, rows), self._together(columns, width), transB=1)
-        left = n.reshape(self._field, (batch, group, rows, self._length))
+            right = self._together(columns, width)
+            return n.op("Gemm", self._together(self._field, rows), right, transB=1)
         right = n.reshape(columns, (batch, group, width, self._length))
+        left = n.reshape(self._field, (batch, group, rows, self._length))
         if rows > width:
             return n.op("ReduceSum", self._times_transposed(left, right), [0], keepdims=0)
         total = n.op("ReduceSum", self._times_transposed(right, left), [0], keepdims=0)
@@ -248,28 +277,41 @@ class _Correlation:
 
 @dataclass(frozen=True)
 class Swapped:
-    """Where kernels that `swapped` returned come from."""
+    """Where kernels that `swapped` returned come from, and which of the places there they take."""
 
     source: ir.Value
     shape: tuple[int, ...]
     group: int
+    places: tuple[int, ...]
 
 
-def swapped(n: Site, shape: tuple[int, ...], group: int) -> ir.Value:
-    """Flip kernels [M, C/g, …] that are not constant in space and swap their channels by group: [C, M/g, …]."""
+def swapped(n: Site, group: int, taps: Sequence[np.ndarray]) -> ir.Value:
+    """Swap the channels of kernels [M, C/g, …] that are not constant by group: [C, M/g, …], of some positions.
+
+    Args:
+        n: the convolution.
+        group: number of groups g.
+        taps: the positions that are taken, in their order, per axis.
+    """
+    shape = n.shape(1)
     m, c, *kernel = shape
     positions, fields = math.prod(kernel), m // group
+    places = np.arange(positions).reshape(kernel)[np.ix_(*taps)]
+    order = [int(place) for place in places.reshape(-1)]
     value = n.input(1)
-    if fields > 1 and c > 1:
+    last = channels_last(value)
+    if group == 1 and len(order) == 1 and last is not None:
+        value = n.op("Transpose", n.reshape(n.op("Gather", last, order, axis=1), (m, c)), perm=[1, 0])
+    elif fields > 1 and c > 1:
         # Transposing the last two axes and moving whole rows is several times as fast as any other permutation.
         value = n.op("Transpose", n.reshape(value, (group, fields, c * positions)), perm=[0, 2, 1])
         if positions > 1:
-            value = n.op("Gather", n.reshape(value, (group * c, positions, fields)), _backwards(positions), axis=1)
+            value = n.op("Gather", n.reshape(value, (group * c, positions, fields)), order, axis=1)
             value = n.op("Transpose", value, perm=[0, 2, 1])
     elif positions > 1:
-        value = n.op("Gather", n.reshape(value, (m * c, positions)), _backwards(positions), axis=1)
-    value = n.reshape(value, (group * c, fields, *kernel))
-    value.meta[_SWAPPED] = Swapped(n.input(1), shape, group)
+        value = n.op("Gather", n.reshape(value, (m * c, positions)), order, axis=1)
+    value = n.reshape(value, (group * c, fields, *places.shape))
+    value.meta[_SWAPPED] = Swapped(n.input(1), shape, group, tuple(order))
     return value
 
 
@@ -288,7 +330,3 @@ def origin_of(kernels: ir.Value) -> Swapped | None:
     """Tell where kernels come from if `swapped` made them."""
     found: Swapped | None = kernels.meta.get(_SWAPPED)
     return found
-
-
-def _backwards(number: int) -> list[int]:
-    return list(range(number))[::-1]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from . import blocked
 from .axis import dilate_axis
+from .line import Line
 from .rule import GradientError, Partials, Site, gradient
 from .window import Window, place, window_of
 
@@ -35,10 +36,27 @@ def shared(n: Site, dy: ir.Value, y: ir.Value, axes: list[int]) -> ir.Value:
 
 @gradient("MaxPool")
 def max_pool(n: Site) -> Partials:
-    """Hand dy to the positions that the pool names in its second output; overlapping windows may share one."""
+    """Hand dy to the first greatest element of each window: of the first row that holds the maximum, and so on."""
+    shape, out = n.shape(), n.out_shape()
+    window = window_of(n, n.attr_ints("kernel_shape", []), shape[2:], out[2:])
+    if all(s >= e for s, e in zip(window.strides, window.extent, strict=True)):
+        return _unpooled(n, window)
+    lines: list[tuple[Line, ir.Value]] = []
+    greatest = n.x
+    for axis in reversed(range(window.rank)):
+        line = Line(n.writer, greatest, (*shape[: axis + 3], *out[axis + 3 :]), window, axis)
+        greatest = line.maximum() if axis else n.y
+        lines.append((line, greatest))
+    dy = n.dy
+    for line, greatest in reversed(lines):
+        dy = line.back(dy, greatest)
+    return dy
+
+
+def _unpooled(n: Site, window: Window) -> ir.Value:
+    """Hand dy to the positions that the pool names in its second output, which no two windows share."""
     if n.attr_int("storage_order", 0) != 0:
         raise GradientError(n.node, "column-major indices are not supported")
-    shape = n.shape()
     if len(n.node.outputs) < 2:
         n.node.resize_outputs(2)
     indices = n.node.outputs[1]
@@ -46,19 +64,7 @@ def max_pool(n: Site) -> Partials:
         indices.name = f"{n.y.name}/indices"
         indices.type = ir.TensorType(ir.DataType.INT64)
         indices.shape = ir.Shape(n.out_shape())
-    kernel = n.attr_ints("kernel_shape", [])
-    window = window_of(n, kernel, shape[2:], n.out_shape()[2:])
-    if all(s >= e for s, e in zip(window.strides, window.extent, strict=True)):
-        return n.op("MaxUnpool", n.dy, indices, list(shape), kernel_shape=kernel)
-    flat = n.op(
-        "ScatterElements",
-        n.zeros((math.prod(shape),)),
-        n.reshape(indices, (-1,)),
-        n.reshape(n.dy, (-1,)),
-        axis=0,
-        reduction="add",
-    )
-    return n.reshape(flat, shape)
+    return n.op("MaxUnpool", n.dy, indices, list(n.shape()), kernel_shape=list(window.kernel))
 
 
 @gradient("AveragePool")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import onnx_ir as ir
@@ -52,8 +53,7 @@ class Writer:
         self.prefix = prefix
         #: Whether depthwise convolutions are fast even where their kernels are not constant (see training.blocked).
         self.fast_depthwise = False
-        #: New nodes go before this one; None = to the end.
-        self.place: ir.Node | None = None
+        self._place: ir.Node | None = None
         #: Whether weights are inputs of the graph, so that maps lie in plain order between convolutions.
         self.live_weights = False
         self._count = 0
@@ -77,11 +77,23 @@ class Writer:
         if shape is not None:
             output.meta[_SHAPE] = tuple(shape)
         node = ir.node(op_type, inputs, attributes, outputs=[output], name=output.name)
-        if self.place is None:
+        if self._place is None:
             self.graph.append(node)
         else:
-            self.graph.insert_before(self.place, node)
+            self.graph.insert_before(self._place, node)
         return output
+
+    @contextmanager
+    def before(self, node: ir.Node) -> Iterator[None]:
+        """Put new nodes before a node of the graph for a while, instead of at its end.
+
+        ONNX Runtime turns first to the operand whose node comes later: what stands early is computed late.
+        """
+        self._place = node
+        try:
+            yield
+        finally:
+            self._place = None
 
     def constant(self, array: np.ndarray) -> ir.Value:
         """Return an initializer with this content."""

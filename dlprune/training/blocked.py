@@ -134,15 +134,15 @@ class _Rewriter:
         origin = origin_of(weight)
         if origin is not None and origin.group == 1:  # kernels of an input gradient: reorder the original at once
             value, rows, columns = self._by_position(origin.source, origin.shape)
-            order = np.arange(rows * positions * columns // block)
-            place = order.reshape(rows // block, block, positions, columns // block)[:, :, ::-1].transpose(3, 0, 2, 1)
-            return self._moved(value, place, (columns, rows, *shape[2:]))
+            order = np.arange(rows * math.prod(origin.shape[2:]) * columns // block)
+            place = order.reshape(rows // block, block, -1, columns // block)[:, :, origin.places].transpose(3, 0, 2, 1)
+            return self._moved(value, order.size, place, (columns, rows, *shape[2:]))
         value, rows, columns = self._by_position(weight, shape)
         value = self._reshape(value, (rows // block, block, positions * columns))
         value = self._op("Transpose", [value], perm=[0, 2, 1])
         order = np.arange(rows // block * positions * columns // block)
         by_block = order.reshape(rows // block, positions, columns // block).transpose(0, 2, 1)
-        return self._moved(value, by_block, (rows, columns, *shape[2:]))
+        return self._moved(value, order.size, by_block, (rows, columns, *shape[2:]))
 
     def _by_position(self, weight: ir.Value, shape: Sequence[int]) -> tuple[ir.Value, int, int]:
         """Return kernels [O, I, kh, kw] as [O, kh·kw, I], filled up to whole blocks, and O and I then."""
@@ -153,9 +153,9 @@ class _Rewriter:
             value = self._op("Transpose", [flat], perm=[0, 2, 1])
         return self._padded(value, [rows - shape[0], 0, columns - shape[1]]), rows, columns
 
-    def _moved(self, value: ir.Value, place: np.ndarray, shape: Sequence[int]) -> ir.Value:
-        """Bring rows of equal length into another order."""
-        flat = self._reshape(value, (place.size, -1))
+    def _moved(self, value: ir.Value, number: int, place: np.ndarray, shape: Sequence[int]) -> ir.Value:
+        """Bring a number of rows of equal length, or some of them, into another order."""
+        flat = self._reshape(value, (number, -1))
         return self._reshape(self._op("Gather", [flat, self._constant(place.reshape(-1))], axis=0), shape)
 
     def _few_inputs(self, weight: ir.Value, shape: Sequence[int]) -> ir.Value:
