@@ -26,6 +26,7 @@ def net(
     weights: str,
     head: tuple[str, int] | None = None,
     *,
+    stem: int | None = None,
     image: str = "N,3,8,8",
     opset: int = 17,
     ir_version: int = 8,
@@ -35,9 +36,13 @@ def net(
 ) -> onnx.ModelProto:
     """Write a classifier of 5 classes `y` of the image `x`.
 
-    `head` names the last feature map and its number of channels, for global pooling and a Gemm; without it the body
-    ends in `y` itself.
+    `stem` is the number of kernels of a first convolution `a`, 3x3 with bias, that the body reads; without it the body
+    begins at `x` itself. `head` names the last feature map and its number of channels, for global pooling and a Gemm;
+    without it the body ends in `y` itself.
     """
+    if stem is not None:
+        body = f"\n a = Conv<pads = [1,1,1,1]>(x, w1, b1){body}"
+        weights = f"float[{stem},3,3,3] w1, float[{stem}] b1, {weights}"
     if head is not None:
         name, width = head
         body += f"\n head_g = GlobalAveragePool({name})\n head_f = Flatten(head_g)\n y = Gemm(head_f, head_w, head_b)"
