@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
-#: Smaller initializers stay: they may hold shapes, axes or scales, which those tools want to see.
-SMALL_ELEMENTS = 4096
+#: Smaller initializers stay: they may hold shapes, axes or indices, which those tools want to see.
+_SMALL_ELEMENTS = 4096
+#: The same for floats: they may hold scales.
+_SMALL_FLOATS = 64
 
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
@@ -17,9 +19,11 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     graph = model.graph
     large: dict[str, onnx.ValueInfoProto] = {}
     for name, value in graph.initializers.items():
-        tensor = value.const_value
-        if tensor is not None and math.prod(shape := tensor.shape.numpy()) > SMALL_ELEMENTS:
-            large[name] = _described(name, tensor.dtype, shape)
+        if (tensor := value.const_value) is None:
+            continue
+        shape, dtype = tensor.shape.numpy(), tensor.dtype
+        if math.prod(shape) > (_SMALL_FLOATS if dtype.is_floating_point() else _SMALL_ELEMENTS):
+            large[name] = _described(name, dtype, shape)
     view = ir.GraphView(
         [value for value in graph.inputs if value.name not in large],
         graph.outputs,

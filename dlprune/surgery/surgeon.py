@@ -179,7 +179,7 @@ class Surgeon:
 
     def is_static(self, value: ir.Value | None) -> bool:
         """Tell whether a constant keeps its value when the input's dynamic dimensions change."""
-        if value is None or self._other is None:
+        if value is None or value.is_initializer() or self._other is None:
             return True
         return self._other.ints(value) == self.old.ints(value)
 
