@@ -23,6 +23,7 @@ def normalise(model: ir.Model) -> None:
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     except Exception:  # a kind of constant that the pass does not know, e.g. a sparse one
         passes.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=0)(model)
+    _unpack_tensors(model)
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:  # what a file says of a weight elsewhere may be wrong
@@ -37,6 +38,24 @@ def normalise(model: ir.Model) -> None:
         if value.shape is not None and any(isinstance(dim, int) and dim <= 0 for dim in value.shape):
             # Not a size of −1 but the way some exporters write "open".
             value.shape = ir.Shape([known(dim) if isinstance(dim, int) else dim for dim in value.shape])
+
+
+def _unpack_tensors(model: ir.Model) -> None:
+    """Hold all tensors as arrays: a protobuf message lives as long as any of them, and copies them when it is asked."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _unpacked(value.const_value)
+        for node in graph:
+            for name, attribute in node.attributes.items():
+                if attribute.type == ir.AttributeType.TENSOR:
+                    node.attributes[name] = ir.AttrTensor(name, _unpacked(attribute.value))
+
+
+def _unpacked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
+        return tensor
+    return ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
 
 
 def _settle_casts(graph: ir.Graph) -> None:

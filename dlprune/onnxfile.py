@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from . import files, soundness
 from .errors import H_ERR_DL_READ_ONNX, H_ERR_DL_WRITE_ONNX, H_ERR_FNF, HOperatorError
+from .skeleton import skeleton, skeleton_of_proto
 from .sparsestorage import SparseStorageError, make_dense, make_sparse
 
 # A protobuf message ends at 2 GiB; beyond this many bytes of weights they go into a file of their own.
@@ -58,11 +59,14 @@ def read(path: str) -> onnx.ModelProto:
         raise unreadable(_HDL_READ.format(path=path))
     if suffix != ".onnx":
         raise unreadable(f"{path!r} does not end in .onnx, the only format that is read.")
+    return parse(_content(path), repr(path), Path(path))
+
+
+def _content(path: str) -> bytes:
     try:
-        data = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise unreadable(f"{path!r} cannot be opened: {error.strerror}.") from None
-    return parse(data, repr(path), Path(path))
 
 
 def parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
@@ -76,6 +80,7 @@ def parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
         raise unreadable(
             f"{what} is no ONNX model or was truncated ({len(data)} bytes; {_first_line(error)})."
         ) from None
+    del data  # the message holds all of it
     if not proto.HasField("graph") or not proto.graph.node:
         raise unreadable(f"{what} holds no network (valid protobuf, but without any node); it is no ONNX model.")
     opset = next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 0)
@@ -94,17 +99,11 @@ def parse(data: bytes, what: str, path: Path | None = None) -> onnx.ModelProto:
     fault = soundness.fault_of(proto)
     if fault:
         raise unreadable(f"{what} is damaged or hostile: {fault}.")
-    external = [tensor for tensor in soundness.tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     try:
-        if external:
-            for tensor in external:
+        for tensor in soundness.tensors(proto):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 _load_external(tensor, path, what)
-            if sum(len(tensor.raw_data) for tensor in external) < EXTERNAL_DATA_BYTES:
-                onnx.checker.check_model(proto)
-            else:
-                onnx.checker.check_model(os.fspath(path or ""))
-        else:
-            onnx.checker.check_model(data)
+        onnx.checker.check_model(skeleton_of_proto(proto))
         make_dense(proto, EXTERNAL_DATA_BYTES)
     except HOperatorError:
         raise
@@ -198,7 +197,10 @@ def weight_bytes(model: ir.Model) -> int:
 def to_bytes(model: ir.Model, *, sparse: bool = False) -> bytes:
     """Return the checked model as bytes; `sparse` as in `write`. Raises HOperatorError 7803."""
     try:
-        proto = check(ir.to_proto(model))
+        known = check(skeleton(model)).graph.value_info
+        proto = ir.to_proto(model)
+        if not known:
+            proto.graph.ClearField("value_info")
         if sparse:
             make_sparse(proto)
             onnx.checker.check_model(proto)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -38,10 +38,38 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def _described(name: str, dtype: ir.DataType, shape: Sequence[int]) -> onnx.ValueInfoProto:
+def skeleton_of_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the same of a model that is protobuf already, and perhaps not valid."""
+    bare = onnx.ModelProto()
+    _copy_fields(proto, bare, {"graph"})
+    _copy_fields(proto.graph, bare.graph, {"initializer"})
+    listed = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL_ELEMENTS:
+            bare.graph.initializer.append(tensor)
+        elif tensor.name not in listed:
+            bare.graph.input.append(_described(tensor.name, tensor.data_type, tensor.dims))
+    return bare
+
+
+def _copy_fields(
+    source: onnx.ModelProto | onnx.GraphProto, target: onnx.ModelProto | onnx.GraphProto, without: Collection[str]
+) -> None:
+    for field, value in source.ListFields():
+        if field.name in without:
+            continue
+        if hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        elif hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        else:  # text that is no UTF-8 comes as bytes
+            setattr(target, field.name, value.decode(errors="replace") if isinstance(value, bytes) else value)
+
+
+def _described(name: str, dtype: int, shape: Sequence[int]) -> onnx.ValueInfoProto:
     """Return what a graph says of an input."""
     info = onnx.ValueInfoProto(name=name)
-    info.type.tensor_type.elem_type = int(dtype)
+    info.type.tensor_type.elem_type = dtype
     for size in shape:
         info.type.tensor_type.shape.dim.add().dim_value = size
     return info

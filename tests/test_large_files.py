@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import dlprune as ha
 from dlprune import onnxfile
+from dlprune.classifier import Classifier
 
 KERNELS, SIZE, CLASSES = 8, 8, 5
 #: Hidden features that are not silent; the others have no weights, so that they cost no space on disk.
@@ -87,6 +89,43 @@ def check(folder: Path, hidden: int, mode: str, compensation: str) -> Path:
         expected = np.exp(expected - expected.max())
         np.testing.assert_allclose([found[i] for i in range(CLASSES)], expected / expected.sum(), atol=1e-4)
     return last
+
+
+def test_weights_are_read_once_and_no_check_takes_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A protobuf message hands out a copy every time; ONNX's checker parses its own from all that it is given."""
+    path, real, sizes = tmp_path / "large.onnx", onnx.checker.check_model, []
+
+    def watched(model: onnx.ModelProto, *arguments: object, **options: object) -> None:
+        sizes.append(model.ByteSize())
+        real(model, *arguments, **options)
+
+    monkeypatch.setattr(onnx.checker, "check_model", watched)
+    large(path, 500)
+    classifier = Classifier.read(str(path))
+    (big,) = (v.const_value for v in classifier.model.graph.initializers.values() if v.name == "w2")
+    assert np.shares_memory(big.numpy(), big.numpy())
+    onnxfile.write(classifier.model, str(tmp_path / "again.onnx"))
+    assert len(sizes) == 2
+    assert max(sizes) < big.nbytes / 10
+    again = Classifier.read(str(tmp_path / "again.onnx"))
+    np.testing.assert_array_equal(again.model.graph.initializers["w2"].const_value.numpy(), big.numpy())
+
+
+@pytest.mark.parametrize("wrong", ["dims", "type"])
+def test_a_large_weight_that_does_not_fit_its_layer_is_refused(wrong: str, tmp_path: Path) -> None:
+    """It goes into the check by its type and shape alone."""
+    path = tmp_path / "large.onnx"
+    large(path, 500)
+    proto = onnx.load(path)
+    (big,) = (tensor for tensor in proto.graph.initializer if tensor.name == "w2")
+    if wrong == "dims":
+        big.dims[0] = 499
+    else:
+        big.data_type = 99
+    onnx.save(proto, path)
+    with pytest.raises(ha.HOperatorError) as caught:
+        ha.read_dl_model(str(path))
+    assert caught.value.error_code == 7801
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +17,9 @@ from .criterion import Network
 
 #: Axis of the made channels in a layer's output, by operator.
 _AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
+
+#: So many weights are looked at in double precision at a time.
+_PART = 1 << 22
 
 #: Takes the weights of kernels, float64 [O, n]; returns one number per kernel, float64 [O].
 Norm = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -34,19 +38,21 @@ def kernel_norms(network: Network, norm: Norm) -> Scores:
         if made is None or not is_standard(node) or node.op_type not in _AXES:
             continue
         kernels = _kernels(node, facts)
-        if kernels is None or _AXES[node.op_type] % len(made.shape) != made.axis:
-            continue
         own = made.units != FIXED
-        np.add.at(scores, made.units[own], norm(kernels)[own])
+        if kernels is None or not own.any() or _AXES[node.op_type] % len(made.shape) != made.axis:
+            continue
+        part = max(_PART // max(kernels.shape[1], 1), 1)
+        parts = (kernels[start : start + part] for start in range(0, len(kernels), part))
+        norms = np.concatenate([norm(rows.astype(np.float64)) for rows in parts])
+        np.add.at(scores, made.units[own], norms[own])
     return scores
 
 
-def _kernels(node: ir.Node, facts: Facts) -> NDArray[np.float64] | None:
-    """Return a layer's weights with one row per made channel, float64 [O, n]; None if they are computed from data."""
-    stored = facts.const(node.inputs[1])
-    if stored is None:
+def _kernels(node: ir.Node, facts: Facts) -> NDArray[Any] | None:
+    """Return a layer's weights with one row per made channel, [O, n]; None if they are computed from data."""
+    weight = facts.const(node.inputs[1])
+    if weight is None:
         return None
-    weight = stored.astype(np.float64)
     if node.op_type == "ConvTranspose":  # [C, O / groups, …]
         groups = int_attribute(node, "group", 1)
         grouped = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,23 @@ def installed(package: str) -> str:
         return ""
 
 
+def source() -> str:
+    """Return a digest of dlprune's source: between releases the version says little."""
+    found = find_spec("dlprune")
+    assert found is not None
+    assert found.origin is not None
+    digest = hashlib.sha256()
+    for path in sorted(Path(found.origin).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
 def where(packages: Iterable[str] = ()) -> str:
     """Return machine and versions in one line."""
-    named = [f"{name} {installed(name)}" for name in ("dlprune", "onnxruntime", *packages) if installed(name)]
+    named = [f"{name} {installed(name)}" for name in ("onnxruntime", *packages) if installed(name)]
     return (
         f"{processor()} ({vector_width()}), {os.cpu_count()} cores; Python {platform.python_version()}, "
-        f"{', '.join(named)}"
+        f"dlprune {installed('dlprune')} ({source()}), {', '.join(named)}"
     )
 
 
