@@ -52,6 +52,7 @@ class Facts:
     def __init__(self, model: ir.Model) -> None:
         self._opsets = dict(model.opset_imports)
         self._opsets.setdefault("", self._opsets.get("ai.onnx", 1))
+        self._imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self._opsets.items()]
         self._ir_version = model.ir_version
         self._types: dict[str, Type] = {}
         self._values: dict[str, np.ndarray | None] = {}
@@ -160,8 +161,7 @@ class Facts:
             ],
             [onnx.helper.make_empty_tensor_value_info(o) for o in proto.output if o],
         )
-        opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._opsets.items()]
-        return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=self._ir_version)
+        return onnx.helper.make_model(graph, opset_imports=self._imports, ir_version=self._ir_version)
 
     def add_input(self, value: ir.Value, shape: Shape) -> None:
         """Record the shape of a graph input."""
@@ -278,10 +278,14 @@ class Facts:
                 array = self.const(value)
                 if array is not None:
                     data[name] = onnx.numpy_helper.from_array(array, name)
-        opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._opsets.items()]
         try:
             inferred = onnx.shape_inference.infer_node_outputs(
-                schema, ir.serde.serialize_node(node), types, data, opset_imports=opsets, ir_version=self._ir_version
+                schema,
+                ir.serde.serialize_node(node),
+                types,
+                data,
+                opset_imports=self._imports,
+                ir_version=self._ir_version,
             )
         except Exception:  # onnx raises several unrelated classes here; what cannot be inferred is unknown
             return {}

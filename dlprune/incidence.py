@@ -23,11 +23,15 @@ class Incidence:
 
     def __init__(self, sets: Sequence[Ids], unit_num: int) -> None:
         self.sizes = np.array([len(one) for one in sets], np.int64)
-        positions = np.concatenate([np.zeros(0, np.int64), *sets]) * len(sets)
-        positions += np.repeat(np.arange(len(sets)), self.sizes)
-        entries, self._numbers = np.unique(positions, return_counts=True)
-        units, self._sets = np.divmod(entries, max(len(sets), 1))
-        self._starts = np.searchsorted(units, np.arange(unit_num + 1))
+        units = np.concatenate([np.zeros(0, np.int64), *sets])
+        owners = np.repeat(np.arange(len(sets)), self.sizes)
+        order = np.argsort(units, kind="stable")  # by unit, then by set
+        units, owners = units[order], owners[order]
+        first = np.ones(len(units), np.bool_)
+        first[1:] = (units[1:] != units[:-1]) | (owners[1:] != owners[:-1])
+        entries = np.flatnonzero(first)
+        self._sets, self._numbers = owners[entries], np.diff(np.append(entries, len(units)))
+        self._starts = np.searchsorted(units[entries], np.arange(unit_num + 1))
 
     def of(self, unit: int) -> tuple[Ids, Ids]:
         """Return the sets that a unit takes part in, in order, and how many positions it holds in each."""
