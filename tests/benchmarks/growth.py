@@ -130,7 +130,7 @@ def main() -> None:
 def plot(measured: dict[str, tuple[int, ...]], found: dict[str, list[tuple[float, ...]]], path: Path) -> None:
     """Draw all growths, each relative to its first case, on logarithmic axes."""
     from matplotlib import pyplot
-    from matplotlib.ticker import NullLocator, ScalarFormatter
+    from matplotlib.ticker import LogLocator, NullLocator
 
     figure, axes = pyplot.subplots(1, len(measured), figsize=(12, 3), sharey=True, layout="constrained")
     for one, (axis, sizes) in zip(axes, measured.items(), strict=True):
@@ -139,8 +139,9 @@ def plot(measured: dict[str, tuple[int, ...]], found: dict[str, list[tuple[float
         one.set_xlabel(axis)
         one.set_xticks(sizes, map(str, sizes))
         one.xaxis.set_minor_locator(NullLocator())
-        one.yaxis.set_major_formatter(ScalarFormatter())
-        one.yaxis.set_minor_formatter(ScalarFormatter())
+        one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        one.yaxis.set_major_formatter("{x:g}")
+        one.yaxis.set_minor_locator(NullLocator())
         one.grid(alpha=0.3)
     axes[0].set_ylabel("relative to the first")
     axes[0].legend()

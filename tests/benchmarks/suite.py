@@ -102,7 +102,7 @@ PARTS = {
         "Rank correlation with the exact oracle",
         ["correlation.py NETS"],
         trained=True,
-        quick=f"{ONE_NET} --images 32",
+        quick=f"{ONE_NET} --images 64",
         minutes=20,
     ),
     "accuracy": Part(
