@@ -173,8 +173,7 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     (integer ≥ 1, default 256: images that the handle remembers for this, in single precision, those with the smallest
     content hashes); 'batchnorm' ('keep', default; 'reestimate': a BatchNormalization behind a refitted layer gets the
     mean and the variance that it sees on the remembered images); 'distillation_steps' (integer ≥ 0, default 0: so many
-    Adam steps at the end, without labels, on one scale and one bias per output channel, towards the original's logits
-    on the remembered images);
+    Adam steps at the end, without labels, on all weights, towards the original's logits on the remembered images);
     'seed' (integer ≥ 0, default 0: for mode 'random').
     Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode), 7980
     (mode, after the first batch), 2404/2454 (handle); HTupleConversionError (bool, None).

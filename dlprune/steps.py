@@ -59,7 +59,7 @@ class Plan:
         normalization: see selection_values; used with 'score'.
         compensation: 'least_squares', 'bias' or 'none'.
         reestimate: whether BatchNormalization behind a refitted layer gets new statistics.
-        distillation_steps: Adam steps on scales and biases at the end.
+        distillation_steps: steps of all weights towards the original's logits at the end.
     """
 
     percentage: float

@@ -17,6 +17,7 @@ import dlprune as ha
 from dlprune import errors
 from dlprune.classifier import Classifier
 from dlprune.model import unwrap_model
+from dlprune.training.recipe import Rates, Recipe
 from dlprune.training.trainer import trainer_of
 
 NORMALISED = """<ir_version: 8, opset_import: ["" : 17]>
@@ -122,6 +123,25 @@ def test_adam_follows_the_published_formula(handle: ha.HHandle, tmp_path: Path):
         train(handle, seed=step)
         for name in velocity(twin):
             np.testing.assert_allclose(weights(handle)[name], expected[name], atol=1e-5)
+
+
+def test_the_first_relative_step_moves_each_tensor_by_a_share_of_its_size(tmp_path: Path):
+    """w ← w − λ·g/(|g| + ε)·max(10⁻³, root mean square of w): Adam's first step, times Adafactor's size."""
+    proto = models.model(NORMALISED)
+    next(tensor for tensor in proto.graph.initializer if tensor.name == "b2").CopyFrom(
+        numpy_helper.from_array(np.zeros(4, np.float32), "b2")
+    )
+    plain, relative = (handle_of(proto, tmp_path) for _ in range(2))
+    start = weights(plain)
+    images, labels = np.random.default_rng(1).standard_normal((4, 3, 8, 8)).astype(np.float32), np.arange(4)
+    for handle, solver in ((plain, "sgd"), (relative, "relative_adam")):
+        classifier, rates = unwrap_model(handle, 1), Rates(0.01 if solver != "sgd" else 1.0, momentum=0.0)
+        trainer_of(classifier).step(classifier, Recipe(images.shape, solver=solver), rates, images, labels)
+    after = weights(relative)
+    for name, v in velocity(plain).items():
+        size = max(1e-3, np.sqrt(np.mean(start[name].astype(np.float64) ** 2)))
+        np.testing.assert_allclose(after[name], start[name] + 0.01 * size * v / (np.abs(v) + 1e-8), atol=1e-6)
+    assert np.abs(after["b2"]).max() == pytest.approx(1e-5, rel=1e-2)
 
 
 def test_weight_prior_acts_on_kernels_alone(handle: ha.HHandle, tmp_path: Path):

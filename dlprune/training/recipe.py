@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Solver = Literal["sgd", "adam"]
+Solver = Literal["sgd", "adam", "relative_adam"]
 Loss = Literal["softmax", "sigmoid"]
 
 #: Arrays of the size of a weight that a solver keeps from step to step.
-STATES: dict[str, tuple[str, ...]] = {"sgd": ("velocity",), "adam": ("mean", "square")}
+STATES: dict[str, tuple[str, ...]] = {
+    "sgd": ("velocity",),
+    "adam": ("mean", "square"),
+    "relative_adam": ("mean", "square"),
+}
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Recipe:
     Attributes:
         shape: of the images of one part, batch first, in the model's layout.
         parts: parts whose gradients make one step.
-        solver: 'sgd' or 'adam'.
+        solver: 'sgd', 'adam', or 'relative_adam' (steps of 'adam' times the size of each weight tensor).
         loss: 'softmax' (cross-entropy of one class) or 'sigmoid' (binary cross-entropy of every class).
         prior: whether the weight prior is not zero.
         frozen: names of weights that stay as they are.
@@ -52,7 +56,7 @@ class Rates:
         learning_rate: step length.
         momentum: share of the last step that goes on ('sgd').
         weight_prior: α of the loss term α/2·Σ w² over kernels and matrices.
-        beta1, beta2, epsilon: of 'adam'.
+        beta1, beta2, epsilon: of both kinds of 'adam'.
         batchnorm_momentum: share of the old running statistics.
         temperature: by which logits are divided for distillation.
         distillation: share of the loss that comes from the teacher, 0…1.

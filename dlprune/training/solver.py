@@ -13,6 +13,9 @@ from .recipe import Rates
 Scalars = Mapping[str, ir.Value]
 States = Mapping[str, ir.Value]
 
+#: Below it a tensor counts as this large, so that zeros can grow.
+_LEAST_SIZE = 1e-3
+
 
 @dataclass(frozen=True)
 class Update:
@@ -31,15 +34,33 @@ def sgd(w: Writer, weight: ir.Value, gradient: ir.Value, states: States, scalars
 
 def adam(w: Writer, weight: ir.Value, gradient: ir.Value, states: States, scalars: Scalars) -> Update:
     """Return m' = β₁m + (1−β₁)g, s' = β₂s + (1−β₂)g², w' = w − λ'·m' / (√s'·ρ + ε); λ', ρ correct the start."""
+    step, new = _adam_step(w, gradient, states, scalars)
+    return Update(w.op("Sub", weight, step), new)
+
+
+def relative_adam(w: Writer, weight: ir.Value, gradient: ir.Value, states: States, scalars: Scalars) -> Update:
+    """Return w' = w − step of Adam · max(10⁻³, root mean square of w).
+
+    N. Shazeer, M. Stern, "Adafactor", 2018, section 8: one learning rate suits weights of any scale.
+    """
+    step, new = _adam_step(w, gradient, states, scalars)
+    size = w.op("Sqrt", w.op("ReduceMean", w.op("Mul", weight, weight), keepdims=1))
+    return Update(w.op("Sub", weight, w.op("Mul", step, w.op("Max", size, _LEAST_SIZE))), new)
+
+
+def _adam_step(w: Writer, gradient: ir.Value, states: States, scalars: Scalars) -> tuple[ir.Value, States]:
     mean = w.op("Add", w.op("Mul", states["mean"], scalars["beta1"]), w.op("Mul", gradient, scalars["gain1"]))
     fresh = w.op("Mul", w.op("Mul", gradient, gradient), scalars["gain2"])
     square = w.op("Add", w.op("Mul", states["square"], scalars["beta2"]), fresh)
     size = w.op("Add", w.op("Mul", w.op("Sqrt", square), scalars["root"]), scalars["epsilon"])
-    step = w.op("Div", w.op("Mul", mean, scalars["rate"]), size)
-    return Update(w.op("Sub", weight, step), {"mean": mean, "square": square})
+    return w.op("Div", w.op("Mul", mean, scalars["rate"]), size), {"mean": mean, "square": square}
 
 
-SOLVERS: dict[str, Callable[[Writer, ir.Value, ir.Value, States, Scalars], Update]] = {"sgd": sgd, "adam": adam}
+SOLVERS: dict[str, Callable[[Writer, ir.Value, ir.Value, States, Scalars], Update]] = {
+    "sgd": sgd,
+    "adam": adam,
+    "relative_adam": relative_adam,
+}
 
 
 def scalars(solver: str, rates: Rates, step: int) -> dict[str, float]:
