@@ -244,7 +244,7 @@ class Stepper:
         """Go step by step to what was asked."""
         plan = walk.plan
         limits = [plan.percentage] if plan.is_plain else way(plan.percentage, plan.step)
-        steps, is_measured = len(limits), walk.target.slack > 1
+        steps, is_measured = len(limits), walk.target.is_measured
         for step, limit in enumerate([*limits, *([plan.percentage] * _MORE_STEPS if is_measured else [])]):
             if step >= steps and limit - state.reached < walk.target.slack:
                 break
@@ -325,8 +325,12 @@ class Stepper:
         return _State(net, None, outcome, reached)
 
     def _removed(self, walk: _Walk, state: _State, limit: float) -> tuple[Net, float] | None:
-        """Cut off what is chosen; what turns out to save more than asked is chosen again from less."""
+        """Cut off what is chosen; what turns out to save more than asked is chosen again from less.
+
+        Where a target is measured and its smallest step goes too far, that is taken if it comes nearer than staying.
+        """
         target, share = walk.target, 1.0
+        nearest, distance = None, limit - state.reached
         limits = self._limits(walk, limit)
         for _ in range(_TRIES):
             ledger, budgets = target.open(state.net, state.reached, limit)
@@ -334,13 +338,15 @@ class Stepper:
             room = Room(self._original.structure, ledger, budgets, limits, state.net.gone)
             chosen = self._choose(walk.plan, state, room, target)
             if not chosen.any():
-                return None
+                break
             net = self._cut(state.net, chosen)
             reached = target.reached(net)
             if reached <= limit + target.slack:
                 return net, reached
+            if target.is_measured and reached - limit < distance:
+                nearest, distance = (net, reached), reached - limit
             share *= 0.98 * (limit - state.reached) / (reached - state.reached)
-        return None
+        return nearest
 
     def _limits(self, walk: _Walk, limit: float) -> Limits:
         plan, target = walk.plan, walk.target

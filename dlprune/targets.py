@@ -44,9 +44,11 @@ class Target(ABC):
 
     Attributes:
         slack: percentage points that a result may be beyond what was asked.
+        is_measured: whether it is a measurement, which comes in coarse steps and with noise.
     """
 
     slack: float = 1e-9
+    is_measured: bool = False
 
     @abstractmethod
     def reached(self, net: Net) -> float:
@@ -174,6 +176,7 @@ class LatencyTarget(Target):
     """
 
     slack = 2.0
+    is_measured = True
 
     def __init__(self, classifier: Classifier, original: Net, batch: int, dense: bool) -> None:
         self._classifier, self._dense = classifier, dense

@@ -14,9 +14,10 @@ from netchecks import read
 from netgenerator import generate as random_net
 
 import dlprune as ha
+from dlprune import targets
 from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
-from dlprune.cost import cost_of
+from dlprune.cost import Latency, cost_of
 from dlprune.handle import new_handle, unwrap
 from dlprune.imagescores import add_images
 from dlprune.ledger import CountLedger
@@ -202,6 +203,23 @@ def test_latency_is_measured_and_comes_out_as_target_reached(monkeypatch: pytest
     assert 10 < value(pruning, "target_reached") < 70
     assert all(kernels % 8 == 0 for kernels in layer_kernels(pruned))
     assert sum(layer_kernels(pruned)) < 3 * 96
+
+
+@pytest.mark.parametrize(("left", "reached"), [(0.62, 38), (0.35, 0)])
+def test_a_step_of_time_that_goes_too_far_is_taken_only_if_it_comes_nearer(
+    model: ha.HHandle, monkeypatch: pytest.MonkeyPatch, left: float, reached: float
+) -> None:
+    """30 % are asked for, and whatever is removed saves 38 % or 65 %, by a pretended clock."""
+
+    def pretended(classifiers: list[Classifier], _seconds: float) -> Latency:
+        kernels = [cost_of(classifier).kernels for classifier in classifiers]
+        return Latency(tuple(1.0 if kernel == kernels[0] else left for kernel in kernels), 1)
+
+    monkeypatch.setattr(targets, "latency", pretended)
+    pruning = scored(model, target="latency", percentage=30)
+    pruned = ha.gen_dl_pruned_model(model, pruning)
+    assert value(pruning, "target_reached") == pytest.approx(reached)
+    assert (layer_kernels(pruned) == layer_kernels(model)) == (reached == 0)
 
 
 def test_times_between_measured_widths_are_interpolated_and_never_fall_with_the_width() -> None:
