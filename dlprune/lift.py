@@ -15,6 +15,8 @@ from .nodes import is_standard, subgraphs
 MIN_OPSET = 18
 #: GroupNormalization has one scale per channel since opset 21; the older form is deprecated.
 GROUP_NORMALIZATION_OPSET = 21
+#: Since then a BatchNormalization in inference has one output.
+_BATCH_NORMALIZATION_OPSET = 14
 #: Before IR version 4 an initializer had to be an input as well.
 _IR_VERSION = 8
 #: Initializers with more elements than this cannot steer the converter: they need not pass through it.
@@ -48,6 +50,8 @@ def lift(model: ir.Model, input_shapes: Mapping[str, tuple[int, ...]], min_opset
             value.shape = ir.Shape(shape)
     _settle_shapes(copy.graph, sizes)
     opset = copy.opset_imports.get("", 1)
+    if opset < _BATCH_NORMALIZATION_OPSET:
+        _drop_statistics(copy.graph)
     target = max(opset, min_opset)
     if any(node.op_type == "GroupNormalization" for node in copy.graph.all_nodes()):
         target = max(target, GROUP_NORMALIZATION_OPSET)
@@ -65,6 +69,14 @@ def _settle_shapes(graph: ir.Graph, sizes: Mapping[str | None, int]) -> None:
                 output.shape = ir.Shape(
                     [sizes.get(dim.value, dim) if isinstance(dim, ir.SymbolicDim) else dim for dim in output.shape]
                 )
+
+
+def _drop_statistics(graph: ir.Graph) -> None:
+    """Leave out the statistics that a BatchNormalization returns to nobody: the converter refuses four of them."""
+    for node in graph.all_nodes():
+        if node.op_type == "BatchNormalization" and is_standard(node):
+            read = [i for i, output in enumerate(node.outputs) if i == 0 or output.uses() or output.is_graph_output()]
+            node.resize_outputs(read[-1] + 1)
 
 
 def at_opset(model: ir.Model, target: int) -> ir.Model:

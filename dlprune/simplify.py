@@ -63,7 +63,7 @@ def _fold_constants(graph: ir.Graph, facts: Facts) -> None:
 def _initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     while name in graph.initializers:
         name += "_"
-    tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+    tensor = ir.tensor(np.asarray(array, order="C"), name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(value)
     return value

@@ -19,6 +19,7 @@ import dlprune as ha
 from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
 from dlprune.model import unwrap_model
+from dlprune.selection import removable_kernels
 
 
 def check_file(path: Path, *, kernels: int, convolutions: int, class_output: str = "") -> onnx.ModelProto:
@@ -121,6 +122,13 @@ def test_attributes_of_old_opsets_are_mended(opset: int, tmp_path: Path) -> None
     saved(with_inputs_for_weights(proto), tmp_path / "model.onnx")
     # The left half is read from its second kernel on, of which one must stay; one of the right half stays too.
     check_file(tmp_path / "model.onnx", kernels=3 + 3 + 4, convolutions=2)
+
+
+def test_statistics_that_old_files_return_to_nobody_do_not_matter(tmp_path: Path) -> None:
+    """PyTorch's old exporter in training mode wrote five outputs."""
+    body = BODY.replace("n = Batch", "n, mean, variance, saved_mean, saved_variance = Batch")
+    saved(net(body, WEIGHTS, ("br", 5), opset=9), tmp_path / "model.onnx")
+    check_file(tmp_path / "model.onnx", kernels=KERNELS, convolutions=CONVOLUTIONS)
 
 
 def test_initializers_that_are_also_inputs_are_weights(tmp_path: Path) -> None:
@@ -287,6 +295,7 @@ def test_height_and_width_may_be_open(tmp_path: Path) -> None:
     ha.set_dl_model_param(handle, "image_dimensions", [16, 12, 3])
     classifier = unwrap_model(handle, 1)
     structure = analysis_of(classifier).structure
+    assert removable_kernels(structure) == 3 + 5
     gone = choose(structure, 0.5)
     pruned = assert_exact(classifier, gone)
     truth = masked(classifier.model, analysis_of(classifier).facts, structure, gone)
@@ -316,12 +325,13 @@ def test_bounds_and_amounts_may_follow_the_size_of_the_image(tmp_path: Path) -> 
         ("br", 5),
         image="N,3,H,W",
     )
-    # Channels 1, 3, 5 are read behind a padded one; the odd one out and its likes are free.
+    # Channels 1, 3, 5 are read behind a padded one; the odd one out and its likes are free. One of the three must stay.
     saved(proto, tmp_path / "model.onnx")
     handle = ha.read_dl_model(str(tmp_path / "model.onnx"))
     ha.set_dl_model_param(handle, "image_dimensions", [16, 12, 3])
     classifier = unwrap_model(handle, 1)
     analysis = analysis_of(classifier)
+    assert removable_kernels(analysis.structure) == 7 + 4
     for share in (0.4, 1.0):
         gone = choose(analysis.structure, share)
         truth = masked(classifier.model, analysis.facts, analysis.structure, gone)

@@ -75,6 +75,8 @@ def check(folder: Path, hidden: int, mode: str, compensation: str) -> Path:
     ha.set_dict_object(np.ascontiguousarray(image[0].transpose(1, 2, 0)), sample, "image")
     if mode != "l2":
         ha.add_dl_pruning_batch(model, pruning, [sample])
+    numbers = [ha.get_dl_pruning_param_s(pruning, f"prunable_{what}_num") for what in ("kernel", "conv")]
+    assert numbers == [KERNELS - 1, 1]
     pruned = ha.gen_dl_pruned_model(model, pruning)
     assert ha.get_dl_pruning_param_s(pruning, "pruned_kernel_num") == 1
     (gone,) = (ha.get_dict_tuple(info, "pruned_kernel_ids") for info in ha.get_dl_pruning_layer_info(pruning))

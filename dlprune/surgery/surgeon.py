@@ -168,8 +168,9 @@ class Surgeon:
         return (*shape[:axis], int(keep.sum()), *shape[axis + 1 :])
 
     def fits(self, node: ir.Node) -> bool:
-        """Tell whether a node's outputs have the shapes that they must get."""
-        return all(self.new.shape(output) == self.wanted(output) for output in node.outputs if output.name)
+        """Tell whether a node's outputs have the shapes that they must get; further ones that nobody reads are free."""
+        outputs = [o for i, o in enumerate(node.outputs) if i == 0 or o.uses() or o.is_graph_output()]
+        return all(self.new.shape(output) == self.wanted(output) for output in outputs if output.name)
 
     def varies(self, value: ir.Value, axis: int) -> bool:
         """Tell whether a dimension follows the input's dynamic dimensions, so that no literal may replace it."""
@@ -263,7 +264,7 @@ class Surgeon:
     def constant(self, name: str, array: NDArray[Any]) -> ir.Value:
         """Add an initializer and return it."""
         name = self._fresh_name(name)
-        tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)  # a number stays one
         value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.model.graph.register_initializer(value)
         self.new.add_initializer(value)
