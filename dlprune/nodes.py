@@ -121,3 +121,43 @@ def reduced_axes(facts: Facts, node: ir.Node, rank: int) -> set[int] | None:
     if not axes:
         return set() if int_attribute(node, "noop_with_empty_axes", 0) else set(range(rank))
     return {axis % rank for axis in axes}
+
+
+#: Operators that take some of the numbers that a Shape gives, and leave them as they are.
+_PICKING = frozenset({"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+#: No exporter writes more of them in a row.
+_MOST_PICKS = 16
+
+
+def shape_numbers(facts: Facts, value: ir.Value) -> tuple[ir.Value, list[int]] | None:
+    """Return the tensor and the axes whose sizes a constant holds, element by element; None if it holds other things.
+
+    It comes from a Shape, perhaps through operators that pick some of the sizes.
+    """
+    chain: list[ir.Node] = []
+    node = value.producer()
+    while node is not None and is_standard(node) and node.op_type in _PICKING and len(chain) < _MOST_PICKS:
+        chain.append(node)
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    source = node.inputs[0] if node is not None and is_standard(node) and node.op_type == "Shape" else None
+    if node is None or source is None:
+        return None
+    axes = list(range(len(facts.shape(source) or ())))
+    axes = axes[int_attribute(node, "start", 0) : int_attribute(node, "end", len(axes))]
+    for link in reversed(chain):
+        positions = _picked(facts, link, len(axes))
+        if positions is None:
+            return None
+        axes = [axes[position] for position in positions]
+    return source, axes
+
+
+def _picked(facts: Facts, node: ir.Node, count: int) -> list[int] | None:
+    """Return which of `count` numbers in a row a node takes, or None where it cannot be told."""
+    if node.op_type == "Gather":
+        indices = facts.ints(node.inputs[1])
+        return indices if indices is not None and all(-count <= index < count for index in indices) else None
+    if node.op_type == "Slice":
+        bounds = slice_bounds(facts, node, 1)
+        return None if bounds is None or bounds[0].step == 0 else list(range(count))[bounds[0]]
+    return list(range(count))

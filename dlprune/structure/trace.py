@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..facts import Facts
-from ..nodes import captured, int_attribute, is_standard, label
+from ..nodes import captured, int_attribute, is_standard, label, shape_numbers
 from ..shapes import Shape
 from .channels import Channels, settle
 from .units import DATA, ChannelSets, Ids
@@ -183,7 +183,12 @@ class Trace:
             producer = item.producer()
             if producer is None:
                 continue
-            if producer.op_type in ("Shape", "Size"):
+            numbers = shape_numbers(self.facts, item)
+            if numbers is not None:
+                channels = self.of(numbers[0])
+                if channels is not None and channels.axis in numbers[1]:
+                    self.hold(numbers[0], reason)
+            elif producer.op_type == "Size":
                 self.hold(producer.inputs[0], reason)
             else:
                 stack.extend(producer.inputs)
