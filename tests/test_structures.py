@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from structures import check, net
 
 import dlprune as ha
+from dlprune.analysis import analysis_of
 from dlprune.classifier import Classifier
 from dlprune.handle import new_handle
 
@@ -570,6 +571,38 @@ def test_a_strided_slice_of_channels_and_space_becomes_a_pick() -> None:
         stem=8,
     )
     check(proto, kernels=4 + 3 + 5 + 3, convolutions=3)
+
+
+@pytest.mark.parametrize("index", ["Identity(two)", "Neg(two)"])
+def test_a_channel_that_is_picked_by_its_number_stays_and_the_others_are_free(index: str) -> None:
+    proto = net(
+        f"""
+        i = {index}
+        mask = Gather<axis = 1>(a, i)
+        ms = Unsqueeze(mask, one)
+        g = Mul(a, ms)
+        b = Conv(g, w2)
+        br = Relu(b)""",
+        "float[4,6,1,1] w2, int64[1] one = {1}, int64 two = {2}",
+        ("br", 4),
+        stem=6,
+    )
+    check(proto, kernels=5 + 3, convolutions=2, silence=False)
+
+
+def test_results_that_nobody_reads_do_not_matter() -> None:
+    proto = net(
+        """
+        p, indices = MaxPool<kernel_shape = [2,2], strides = [2,2]>(a)
+        n, mean, deviation = LayerNormalization<axis = 2>(p, s1)
+        r = Relu(n)
+        b = Conv(r, w2)
+        br = Relu(b)""",
+        "float[4,6,1,1] w2, float[4,4] s1",
+        ("br", 4),
+        stem=6,
+    )
+    check(proto, kernels=5 + 3, convolutions=2)
 
 
 def test_a_padded_channel_leaves_with_what_is_added_to_it() -> None:
@@ -1205,6 +1238,140 @@ def test_a_resize_may_name_its_axes() -> None:
     check(proto, kernels=3 + 4, convolutions=2)
 
 
+def test_queries_and_keys_of_attention_lose_the_same_channels() -> None:
+    proto = net(
+        """
+        q = Conv(a, w2)
+        k = Conv(a, w3)
+        v = Conv(a, w4)
+        qr = Reshape(q, inner)
+        kr = Reshape(k, inner)
+        vr = Reshape(v, outer)
+        qt = Transpose<perm = [0,2,1]>(qr)
+        l = MatMul(qt, kr)
+        ls = Mul(l, scale)
+        s = Softmax<axis = -1>(ls)
+        st = Transpose<perm = [0,2,1]>(s)
+        o = MatMul(vr, st)
+        m = Reshape(o, map)
+        b = Conv(m, w5)
+        br = Relu(b)""",
+        """float[3,6,1,1] w2, float[3,6,1,1] w3, float[5,6,1,1] w4, float[4,5,1,1] w5, float scale = {0.5},
+        int64[3] inner = {0,3,64}, int64[3] outer = {0,5,64}, int64[4] map = {0,5,8,8}""",
+        ("br", 4),
+        stem=6,
+    )
+    check(proto, kernels=5 + 2 * 2 + 4 + 3, convolutions=5)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(2, 4), (4, 2)])
+def test_the_heads_of_attention_lose_the_same_channels_or_leave_as_a_whole(heads: int, width: int) -> None:
+    proto = net(
+        """
+        qkv = Conv(a, w2, b2)
+        r = Reshape(qkv, split)
+        t = Transpose<perm = [1,0,2,4,3]>(r)
+        q = Gather<axis = 0>(t, i0)
+        k = Gather<axis = 0>(t, i1)
+        v = Gather<axis = 0>(t, i2)
+        kt = Transpose<perm = [0,1,3,2]>(k)
+        l = MatMul(q, kt)
+        s = Softmax<axis = -1>(l)
+        o = MatMul(s, v)
+        ot = Transpose<perm = [0,1,3,2]>(o)
+        m = Reshape(ot, map)
+        b = Conv(m, w3)
+        br = Relu(b)""",
+        f"""float[24,6,1,1] w2, float[24] b2, float[4,8,1,1] w3, int64[5] split = {{-1,3,{heads},{width},64}},
+        int64[4] map = {{-1,8,8,8}}, int64 i0 = {{0}}, int64 i1 = {{1}}, int64 i2 = {{2}}""",
+        ("br", 4),
+        stem=6,
+    )
+    # A unit is one channel of all heads, or one head, in each of queries, keys and values: six kernels. Three of four
+    # leave.
+    check(proto, kernels=5 + 3 * 6 + 3, convolutions=3)
+
+
+def test_a_global_context_passes_its_channels() -> None:
+    proto = net(
+        """
+        k = Conv(a, w2)
+        kr = Reshape(k, row)
+        s = Softmax<axis = 2>(kr)
+        su = Unsqueeze(s, three)
+        r = Reshape(a, rows)
+        ru = Unsqueeze(r, one)
+        c = MatMul(ru, su)
+        cr = Reshape(c, map)
+        t = Conv(cr, w3)
+        m = Add(a, t)
+        b = Conv(m, w4)
+        br = Relu(b)""",
+        """float[1,6,1,1] w2, float[6,6,1,1] w3, float[4,6,1,1] w4, int64[3] row = {0,1,64}, int64[3] rows = {0,6,64},
+        int64[4] map = {0,6,1,1}, int64[1] one = {1}, int64[1] three = {3}""",
+        ("br", 4),
+        stem=6,
+    )
+    reasons = check(proto, kernels=5 * 2 + 3, convolutions=3)
+    assert reasons == {"k": "it has one kernel only, and one must stay"}
+
+
+def test_channels_times_channels_are_a_rectangle_that_loses_rows_alone() -> None:
+    proto = net(
+        """
+        p = Conv(a, w2)
+        f = Reshape(a, rows)
+        g = Reshape(p, columns)
+        gt = Transpose<perm = [0,2,1]>(g)
+        c = MatMul(f, gt)
+        cf = Flatten(c)
+        y = Gemm(cf, w3)""",
+        "float[3,6,1,1] w2, float[18,5] w3, int64[3] rows = {0,6,64}, int64[3] columns = {0,3,64}",
+        stem=6,
+    )
+    reasons = check(proto, kernels=5, convolutions=1)
+    assert reasons == {"p": "MatMul 'MatMul_0' multiplies it by other channels"}
+
+
+def test_attention_between_channels_fixes_them() -> None:
+    proto = net(
+        """
+        f = Reshape(a, rows)
+        ft = Transpose<perm = [0,2,1]>(f)
+        e = MatMul(f, ft)
+        s = Softmax<axis = -1>(e)
+        o = MatMul(s, f)
+        m = Reshape(o, map)
+        b = Conv(m, w2)
+        br = Relu(b)""",
+        "float[4,6,1,1] w2, int64[3] rows = {0,6,64}, int64[4] map = {0,6,8,8}",
+        ("br", 4),
+        stem=6,
+    )
+    reasons = check(proto, kernels=3, convolutions=1)
+    assert reasons == {"a": "MatMul 'MatMul_0' multiplies it by other channels"}
+
+
+def test_channels_that_meet_another_matrix_than_one_behind_them_stay() -> None:
+    for use, weight in (
+        ("m = MatMul(w2, r)", "float[7,6] w2"),
+        ("t = Transpose<perm = [0,2,1]>(r) p = MatMul(t, w2) m = Transpose<perm = [0,2,1]>(p)", "float[1,6,7] w2"),
+    ):
+        proto = net(
+            f"""
+            r = Reshape(a, rows)
+            {use}
+            u = Reshape(m, map)
+            b = Conv(u, w3)
+            br = Relu(b)""",
+            f"{weight}, float[4,7,1,1] w3, int64[3] rows = {{0,6,64}}, int64[4] map = {{0,7,8,8}}",
+            ("br", 4),
+            stem=6,
+        )
+        reasons = check(proto, kernels=3, convolutions=1)
+        assert reasons == {"a": "MatMul 'MatMul_0' multiplies it by weights that are not one matrix behind it"}
+
+
 # --- activations and biases in pieces ---------------------------------------------------------------------------------
 
 
@@ -1297,6 +1464,25 @@ def test_batch_normalization_may_come_in_pieces_with_unsqueezed_constants() -> N
         br = Relu(b)""",
         """float[6,3,3,3] w1, float[4,6,1,1] w2, float[6] m1, float[6] var1, float[6] s1, float[6] h1,
         int64[2] space = {1,2}""",
+        ("br", 4),
+    )
+    check(proto, kernels=5 + 3, convolutions=2)
+
+
+def test_a_scale_and_a_shift_may_follow_batch_normalization() -> None:
+    proto = net(
+        """
+        a = Conv<pads = [1,1,1,1]>(x, w1)
+        n = BatchNormalization(a, s1, h1, m1, var1)
+        g = Unsqueeze(gamma, space)
+        c = Mul(n, g)
+        e = Unsqueeze(beta, space)
+        t = Add(e, c)
+        r = Relu(t)
+        b = Conv(r, w2)
+        br = Relu(b)""",
+        """float[6,3,3,3] w1, float[4,6,1,1] w2, float[6] s1, float[6] h1, float[6] m1, float[6] var1, float[6] gamma,
+        float[6] beta, int64[2] space = {1,2}""",
         ("br", 4),
     )
     check(proto, kernels=5 + 3, convolutions=2)
@@ -1464,6 +1650,35 @@ def test_the_expansion_of_a_conv_next_block_is_free() -> None:
     assert all("normalised across channels by LayerNormalization" in reason for reason in reasons.values())
 
 
+def test_the_expansion_of_a_conv_next_block_is_no_matter_of_kernels_if_it_is_dense() -> None:
+    proto = net(
+        """
+        a = Conv<strides = [2,2], kernel_shape = [2,2]>(x, w1, b1)
+        d = Conv<group = 4, pads = [3,3,3,3]>(a, w2, b2)
+        t = Transpose<perm = [0,2,3,1]>(d)
+        n = LayerNormalization(t, s1, h1)
+        e = MatMul(n, w3)
+        eb = Add(e, b3)
+        ge = Gelu(eb)
+        p = MatMul(ge, w4)
+        pb = Add(p, b4)
+        u = Transpose<perm = [0,3,1,2]>(pb)
+        o = Add(a, u)
+        b = Conv(o, w5)
+        br = Relu(b)""",
+        """float[4,3,2,2] w1, float[4] b1, float[4,1,7,7] w2, float[4] b2, float[4] s1, float[4] h1, float[4,16] w3,
+        float[16] b3, float[16,4] w4, float[4] b4, float[5,4,1,1] w5""",
+        ("br", 5),
+        opset=20,
+        ir_version=9,
+    )
+    reasons = check(proto, kernels=4, convolutions=1)
+    assert set(reasons) == {"a", "d"}
+    structure = analysis_of(Classifier.from_proto(proto)).structure
+    # The sixteen features can leave if the user asks for it; the four that are added to the trunk stay with it.
+    assert int(structure.features.sum()) == 16
+
+
 def test_softmax_over_channels_fixes_them_and_over_space_does_not() -> None:
     proto = net(
         """
@@ -1588,6 +1803,32 @@ def test_who_computes_with_a_channel_number_holds_the_channels() -> None:
         )
         reasons = check(proto, kernels=3, convolutions=1, silence=False)
         assert "computes with its channel number" in reasons["a"]
+
+
+@pytest.mark.parametrize("sizes", ["whole = Shape(a) pixels = Slice(whole, two, four)", "pixels = Shape<start = 2>(a)"])
+def test_who_computes_with_the_size_of_the_map_holds_nothing(sizes: str) -> None:
+    """A mean as the sum over the number of pixels, and constant channels that are spread over them."""
+    proto = net(
+        f"""
+        {sizes}
+        ar = Relu(a)
+        number = ReduceProd<keepdims = 0>(pixels)
+        count = Cast<to = 1>(number)
+        sum = ReduceSum(ar, axes)
+        mean = Div(sum, count)
+        g = Sub(ar, mean)
+        target = Concat<axis = 0>(batch, pixels)
+        constant = Expand(level, target)
+        j = Concat<axis = 1>(g, constant)
+        b = Conv(j, w2)
+        br = Relu(b)""",
+        f"""float[4,8,1,1] w2, int64[2] axes = {{2,3}}, float[1,2,1,1] level, int64[2] batch = {{2,2}}
+        {", int64[1] two = {2}, int64[1] four = {4}" if "Slice" in sizes else ""}""",
+        ("br", 4),
+        image="2,3,8,8",
+        stem=6,
+    )
+    check(proto, kernels=5 + 3, convolutions=2)
 
 
 # --- number formats, control flow, foreign operators ------------------------------------------------------------------

@@ -76,7 +76,8 @@ def look_up(
     """
     nodes = {node.outputs[0].name or "": node for node in model.graph}
     consumers = [nodes[consumer.output] for consumer in structure.consumers]
-    weighted = [node for node in consumers if node.op_type in WEIGHTED and is_standard(node)]
+    weighted = [node for node in consumers if is_standard(node) and node.op_type in WEIGHTED]
+    weighted = [node for node in weighted if facts.is_const(node.inputs[1])]  # data times data has none
     order = fit_order(model)
     shortcuts = {
         name: found

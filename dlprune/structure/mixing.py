@@ -76,12 +76,15 @@ def gemm(trace: Trace, node: ir.Node) -> None:
 
 @moves("MatMul")
 def matmul(trace: Trace, node: ir.Node) -> None:
-    """Mix the last axis with a constant matrix; anything else is left alone."""
+    """Mix the last axis with a constant matrix, or multiply data by data."""
     data, weight = node.inputs[0], node.inputs[1]
     source = trace.of(data)
+    if source is not None and trace.of(weight) is not None:
+        _product(trace, node)
+        return
     weight_shape = None if weight is None else trace.facts.shape(weight)
     if source is None or not trace.facts.is_const(weight) or weight_shape is None or len(weight_shape) != 2:
-        trace.give_up(node, f"{label(node)} multiplies data by data")
+        trace.give_up(node, f"{label(node)} multiplies it by weights that are not one matrix behind it")
         return
     trace.mix(node, data, len(source.shape) - 1)
     if source.axis is not None and source.axis != len(source.shape) - 1:
@@ -89,3 +92,45 @@ def matmul(trace: Trace, node: ir.Node) -> None:
         trace.put(node.outputs[0], Channels.plain(trace.shape(node.outputs[0])))
         return
     trace.fresh(node, len(trace.shape(node.outputs[0])) - 1)
+
+
+def _product(trace: Trace, node: ir.Node) -> None:
+    """Attention: what is summed over leaves both operands together, rows, columns and batch axes pass.
+
+    A channel that is missing in one operand counts as zero in the sum, whatever the other one holds, so the first one
+    is the reader of both.
+    """
+    left, right = (trace.of(value) for value in node.inputs)
+    shape = trace.shape(node.outputs[0])
+    if left is None or right is None or min(len(left.shape), len(right.shape)) < 2:
+        trace.give_up(node, f"{label(node)} multiplies it by a vector")
+        return
+    summed = left.axis == len(left.shape) - 1, right.axis == len(right.shape) - 2
+    reason = f"{label(node)} multiplies it by data whose channels must stay"
+    if all(summed):
+        trace.sets.unite(left.ids, right.ids, reason)
+        trace.mix(node, node.inputs[0], len(left.shape) - 1)
+    passing: dict[int, Channels] = {}
+    for value, own, other, is_summed in zip(node.inputs, (left, right), (right, left), summed, strict=True):
+        if own.axis is None or all(summed):
+            continue
+        axis = own.axis + len(shape) - len(own.shape)
+        if is_summed or own.shape[own.axis] != shape[axis]:
+            trace.hold(value, reason)
+            continue
+        across = axis - len(shape) + len(other.shape)
+        if axis < len(shape) - 2 and across >= 0 and other.shape[across] == shape[axis] and other.axis != across:
+            trace.hold(value, reason)
+            continue
+        if axis in passing:
+            trace.sets.unite(passing[axis].ids, own.ids, reason)
+        passing.setdefault(axis, own)
+    # What stays must be a rectangle: only one axis may lose something, that which is free to lose most.
+    best = max(passing, key=lambda axis: free_sets(trace.sets, passing[axis].ids[:, None]), default=None)
+    for axis, own in passing.items():
+        if axis != best:
+            trace.sets.hold(own.ids, f"{label(node)} multiplies it by other channels")
+    if best is None:
+        trace.put(node.outputs[0], Channels.plain(shape))
+    else:
+        trace.put(node.outputs[0], Channels(shape, best, passing[best].ids))

@@ -38,7 +38,9 @@ def gemm(surgeon: Surgeon, node: ir.Node) -> None:
 
 @cuts("MatMul")
 def matmul(surgeon: Surgeon, node: ir.Node) -> None:
-    """Rows of the constant matrix follow the input, columns the output."""
+    """Rows of the constant matrix follow the input, columns the output; of data there is nothing to cut."""
+    if not surgeon.old.is_const(node.inputs[1]):
+        return
     keep_in = surgeon.keep(node.inputs[0], _rank(surgeon, node.inputs[0]) - 1)
     keep_out = surgeon.keep(node.outputs[0], _rank(surgeon, node.outputs[0]) - 1)
     surgeon.cut(node, 1, {0: keep_in, 1: keep_out})
