@@ -1028,6 +1028,41 @@ def test_a_computed_shape_may_hold_the_channel_number_as_a_literal() -> None:
     check(proto, kernels=5 + 3, convolutions=2)
 
 
+@pytest.mark.parametrize("use", ["reshape", "slice"])
+def test_a_channel_number_that_shapes_another_tensor_stays_what_it_was(use: str) -> None:
+    """Attention takes the number of its channels from the shape of what it reads; the other number may even fit."""
+    body = {
+        "reshape": """
+        target = Concat<axis = 0>(n, two, half, minus)
+        r = Reshape(l, target)
+        s = Softmax<axis = 2>(r)
+        m = Reshape(s, map)""",
+        "slice": """
+        end = Add(half, four)
+        r = Slice(l, half, end, two)
+        m = Transpose<perm = [0,1,3,2]>(r)""",
+    }[use]
+    needed = {"reshape": "int64[1] minus = {-1}, int64[4] map = {0,8,8,8}", "slice": "int64[1] four = {4}"}[use]
+    proto = net(
+        f"""
+        k = Conv(a, w2)
+        l = LRN<size = 3>(k)
+        shape = Shape(a)
+        n = Slice(shape, zero, one)
+        c = Slice(shape, one, two)
+        half = Div(c, two)
+        {body}
+        b = Conv(m, w3)
+        br = Relu(b)""",
+        f"""float[8,8,1,1] w2, float[4,8,1,1] w3, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+        {needed}""",
+        ("br", 4),
+        stem=8,
+    )
+    reasons = check(proto, kernels=7 + 3, convolutions=2)
+    assert reasons == {"k": "it is normalised across channels by LRN 'LRN_0'"}
+
+
 def test_features_may_be_laid_out_as_a_map() -> None:
     proto = net(
         """

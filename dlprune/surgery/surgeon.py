@@ -102,6 +102,8 @@ class Surgeon:
             rule(self, node)
             if node.graph is None:
                 return  # another one has taken its place
+        if not changed or node.op_type not in _MENDS:
+            self._restore(node)
         if not changed:
             for output in node.outputs:
                 self.new.add_type(output, self.old)
@@ -112,6 +114,52 @@ class Surgeon:
         if (mend := _MENDS.get(node.op_type)) is not None:
             mend(self, node)
         self._require_fit(node)
+
+    def _restore(self, node: ir.Node) -> None:
+        """Keep shapes and bounds of a node that loses nothing, where the graph computes them from one that does."""
+        for index, value in enumerate(node.inputs):
+            if value is None or not self._is_stale(value):
+                continue
+            before, after = self.old.const(value), self.new.const(value)
+            if before is None or after is None:
+                raise SurgeryError(f"the constant '{value.name}' cannot be computed")
+            if np.array_equal(before, after):
+                continue
+            if self._is_lasting(value, before):
+                node.replace_input_with(index, self.constant(f"{value.name}.kept", before))
+            elif node.op_type in _MENDS:
+                _MENDS[node.op_type](self, node)
+                self._require_fit(node)
+            else:
+                self._restore_entries(node, index, value)
+
+    def _restore_entries(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        """Write down the numbers that have changed, if they are the same for every size of the image."""
+        facts = (self.old, self.new, self._other or self.old)
+        old, new, other = (known.ints(value) or [] for known in facts)
+        if not len(old) == len(new) == len(other) or self.old.shape(value) != (len(old),):
+            raise SurgeryError(f"'{value.name}' follows a number of channels")
+        if any(o != n and o != t for o, n, t in zip(old, new, other, strict=True)):
+            raise SurgeryError(f"'{value.name}' follows a number of channels and the size of the image at once")
+        patch_ints(self, node, "kept", index, [None if o == n else o for o, n in zip(old, new, strict=True)])
+
+    def _is_stale(self, value: ir.Value) -> bool:
+        """Tell whether a constant is computed from the shape of a tensor that loses channels."""
+        stack, seen = [value], {value}
+        while stack:
+            item = stack.pop()
+            maker = item.producer()
+            if maker is None or not self.old.is_const(item):
+                continue
+            if maker.op_type in ("Shape", "Size"):
+                source = maker.inputs[0]
+                if source is not None and self.kept(source) is not None:
+                    return True
+                continue
+            new = [source for source in maker.inputs if source is not None and source not in seen]
+            seen.update(new)
+            stack.extend(new)
+        return False
 
     def _require_fit(self, node: ir.Node) -> None:
         if not self.fits(node):
