@@ -1387,6 +1387,27 @@ def test_attention_between_channels_fixes_them() -> None:
     assert reasons == {"a": "MatMul 'MatMul_0' multiplies it by other channels"}
 
 
+def test_a_dense_layer_along_the_pixels_passes_the_channels() -> None:
+    """The token mixing of an MLP-Mixer."""
+    proto = net(
+        """
+        r = Reshape(a, rows)
+        p = MatMul(r, w2)
+        pb = Add(p, b2)
+        g = Relu(pb)
+        q = MatMul(g, w3)
+        s = Add(q, r)
+        m = Reshape(s, map)
+        b = Conv(m, w4)
+        br = Relu(b)""",
+        """float[64,12] w2, float[12] b2, float[12,64] w3, float[4,6,1,1] w4, int64[3] rows = {0,6,64},
+        int64[4] map = {0,6,8,8}""",
+        ("br", 4),
+        stem=6,
+    )
+    check(proto, kernels=5 + 3, convolutions=2, silence=False)
+
+
 def test_channels_that_meet_another_matrix_than_one_behind_them_stay() -> None:
     for use, weight in (
         ("m = MatMul(w2, r)", "float[7,6] w2"),

@@ -86,11 +86,11 @@ def matmul(trace: Trace, node: ir.Node) -> None:
     if source is None or not trace.facts.is_const(weight) or weight_shape is None or len(weight_shape) != 2:
         trace.give_up(node, f"{label(node)} multiplies it by weights that are not one matrix behind it")
         return
-    trace.mix(node, data, len(source.shape) - 1)
     if source.axis is not None and source.axis != len(source.shape) - 1:
-        # The rows keep their ids; the new columns are then of no use to anybody who wants a rectangle.
-        trace.put(node.outputs[0], Channels.plain(trace.shape(node.outputs[0])))
+        # Each row by itself; its new columns are of no use to anybody who wants a rectangle.
+        trace.put(node.outputs[0], source.reshaped(trace.shape(node.outputs[0])))
         return
+    trace.mix(node, data, len(source.shape) - 1)
     trace.fresh(node, len(trace.shape(node.outputs[0])) - 1)
 
 
