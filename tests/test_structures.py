@@ -1836,15 +1836,36 @@ def test_a_dense_layer_of_a_channels_last_map_reads_its_channels() -> None:
     check(proto, kernels=4 + 3, convolutions=2)
 
 
-def test_who_computes_with_a_channel_number_holds_the_channels() -> None:
-    # After pruning Shape would give another number, and the weight of `b`, the scale and the zeros would change.
-    numbers = "shape = Shape(a) n = Gather<axis = 0>(shape, one) count = Cast<to = 1>(n)"
+@pytest.mark.parametrize("batch", ["2", "N"])
+def test_a_channel_number_that_is_computed_with_stays_what_it_was(batch: str) -> None:
+    """After pruning Shape would give another number; the old one is written down."""
     for use in (
         "w = Div(w2, count) b = Conv(a, w)",
         "e = Div(a, count) b = Conv(e, w2)",
         "e = Clip(a, , count) b = Conv(e, w2)",
+        "v = Mul(vector, count) e = Mul(a, v) b = Conv(e, w2)",
+    ):
+        proto = net(
+            f"""
+            shape = Shape(a)
+            n = Gather<axis = 0>(shape, one)
+            count = Cast<to = 1>(n)
+            {use}
+            br = Relu(b)""",
+            f"float[4,6,1,1] w2, int64 one = {{1}}{', float[6,1,1] vector' if 'vector' in use else ''}",
+            ("br", 4),
+            image=f"{batch},3,8,8",
+            stem=6,
+        )
+        check(proto, kernels=5 + 3, convolutions=2, silence=False)
+
+
+def test_who_computes_with_a_channel_number_and_other_sizes_holds_the_channels() -> None:
+    numbers = "shape = Shape(a)"
+    for use in (
         "z = ConstantOfShape(shape) e = Concat<axis = 1>(a, z) b = Conv(e, w4)",
         "e = Tile(a, shape) f = Slice(e, zeros, ends) b = Conv(f, w2)",
+        "f = Flatten(a) s = Shape<start = 1>(f) count = Cast<to = 1>(s) e = Div(a, count) b = Conv(e, w2)",
     ):
         needed = [line for line in ("float[4,6,1,1] w2", "float[4,12,1,1] w4") if line.split()[1] in use]
         proto = net(
@@ -1852,7 +1873,7 @@ def test_who_computes_with_a_channel_number_holds_the_channels() -> None:
             a = Conv<pads = [1,1,1,1]>(x, w1, b1)
             {numbers} {use}
             br = Relu(b)""",
-            f"""float[6,3,3,3] w1, float[6] b1, {needed[0]}, int64 one = {{1}}, int64[4] zeros = {{0,0,0,0}},
+            f"""float[6,3,3,3] w1, float[6] b1, {needed[0]}, int64[4] zeros = {{0,0,0,0}},
             int64[4] ends = {{2,6,8,8}}""",
             ("br", 4),
             image="2,3,8,8",

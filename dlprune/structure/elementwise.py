@@ -22,7 +22,7 @@ def unary(trace: Trace, node: ir.Node) -> None:
         trace.give_up(node, f"{label(node)} takes its parameters from the data")
         return
     for value in node.inputs[1:]:
-        trace.hold_channel_numbers(value, f"{label(node)} computes with its channel number")
+        trace.hold_channel_numbers(value, f"{label(node)} computes with its channel number", frozen=True)
     for output in node.outputs:
         trace.put(output, source)
 
@@ -35,7 +35,7 @@ def broadcast(trace: Trace, node: ir.Node) -> None:
     """Couple the operands element by element; constants are cut along with what they meet."""
     shape = trace.shape(node.outputs[0])
     for value in node.inputs:
-        trace.hold_channel_numbers(value, f"{label(node)} computes with its channel number")
+        trace.hold_channel_numbers(value, f"{label(node)} computes with its channel number", frozen=True)
     operands = [(value, _aligned(channels, len(shape))) for value in node.inputs if (channels := trace.of(value))]
     axes = {channels.axis for _, channels in operands if channels.axis is not None}
     kept: list[Channels] = []

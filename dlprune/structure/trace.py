@@ -101,6 +101,7 @@ class Trace:
     def _visit(self, node: ir.Node) -> None:
         for value in captured(node):
             self.hold(value, f"it is read inside the control flow of {label(node)}")
+            self.hold_channel_numbers(value, f"the control flow of {label(node)} computes with its channel number")
         rule = _RULES.get(node.op_type) if is_standard(node) else None
         needed = [o for i, o in enumerate(node.outputs) if i == 0 or o.uses() or o.is_graph_output()]
         unknown = any(self.facts.shape(output) is None for output in needed)
@@ -113,7 +114,8 @@ class Trace:
         else:
             for source in node.inputs:
                 if source is not None and self.facts.dtype(source) in _FLOATS:
-                    self.hold_channel_numbers(source, f"{label(node)} computes with its channel number")
+                    reason = f"{label(node)} computes with its channel number"
+                    self.hold_channel_numbers(source, reason, frozen=node.op_type not in ("Resize", "Upsample"))
             rule(self, node)
 
     def of(self, value: ir.Value | None) -> Channels | None:
@@ -170,10 +172,15 @@ class Trace:
             return 1
         return shape[0] if node.op_type == "Conv" else shape[1] * int_attribute(node, "group", 1)
 
-    def hold_channel_numbers(self, value: ir.Value | None, reason: str) -> None:
-        """Hold the tensors whose channel number a constant was computed from (`x / Shape(x)[1]` changes its value)."""
+    def hold_channel_numbers(self, value: ir.Value | None, reason: str, *, frozen: bool = False) -> None:
+        """Hold the tensors whose channel number a constant was computed from (`x / Shape(x)[1]` changes its value).
+
+        With `frozen` they stay free where the constant can be written down as it is: surgery does so, and nothing but
+        channel numbers, which no image changes, has gone into it.
+        """
         if not self.facts.is_const(value):
             return
+        sources: list[ir.Value] = []
         stack, seen = [value], set()
         while stack:
             item = stack.pop()
@@ -187,11 +194,17 @@ class Trace:
             if numbers is not None:
                 channels = self.of(numbers[0])
                 if channels is not None and channels.axis in numbers[1]:
-                    self.hold(numbers[0], reason)
+                    sources.append(numbers[0])
+                    frozen = frozen and set(numbers[1]) == {channels.axis} and _are_single(channels.ids)
+                else:
+                    frozen = False
             elif producer.op_type == "Size":
-                self.hold(producer.inputs[0], reason)
+                frozen = False
+                sources.extend(source for source in producer.inputs if source is not None)
             else:
                 stack.extend(producer.inputs)
+        for source in () if frozen else sources:
+            self.hold(source, reason)
 
     def fresh(self, node: ir.Node, axis: int) -> None:
         """Give new ids to the output of a weight-bearing node."""
@@ -209,6 +222,11 @@ class Trace:
             self.hold(value, f"{label(node)} mixes its values along another axis than its channels")
             return
         self.readings.append(Reading(node, value, channels))
+
+
+def _are_single(ids: Ids) -> bool:
+    """Tell whether each channel stands once on its axis: behind a Flatten its pixels would count as well."""
+    return len(np.unique(ids)) == len(ids)
 
 
 def is_data(channels: Channels) -> bool:
