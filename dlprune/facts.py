@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from .nodes import int_attribute
+from .nodes import int_attribute, ints_attribute, string_attribute
 from .shapes import Shape, Type, output_type
 from .skeleton import skeleton
 
@@ -293,7 +293,26 @@ class Facts:
         source = self._types.get(_name(node.inputs[0])) if node.inputs and node.inputs[0] is not None else None
         if source is not None and node.outputs:
             known.update(_amended(node, source, known))
+            if node.op_type in ("Resize", "Upsample") and domain == "":
+                known.update(self._scaled(node, source))
         return known
+
+    def _scaled(self, node: ir.Node, source: Type) -> dict[str, Type]:
+        """Return the shape of a map resized by scales: runtimes multiply in single precision, onnx does not.
+
+        So 1.4 times 5 is 7 for them and 6 for onnx.
+        """
+        index = 2 if len(node.inputs) > 2 else 1
+        scales = self.const(node.inputs[index]) if len(node.inputs) > index else None
+        mode = string_attribute(node, "coordinate_transformation_mode", "half_pixel")
+        dtype, shape = source
+        axes = ints_attribute(node, "axes", tuple(range(len(shape))))
+        if scales is None or scales.size != len(axes) or mode == "tf_crop_and_resize":
+            return {}
+        sizes = list(shape)
+        for axis, scale in zip(axes, scales.reshape(-1).astype(np.float32), strict=True):
+            sizes[axis] = math.floor(np.float32(shape[axis]) * scale)
+        return {_name(node.outputs[0]): (dtype, tuple(sizes))}
 
 
 def _by_reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequence[Any]:
@@ -340,22 +359,30 @@ def _amended(node: ir.Node, source: Type, inferred: Mapping[str, Type]) -> dict[
     """Say what onnx's inference does not know, or knows wrongly, of the outputs of a node that reads `source`."""
     if node.op_type == "GroupNormalization":  # a function in onnx's eyes, which it does not look into
         return {_name(node.outputs[0]): source}
-    if node.op_type not in ("MaxPool", "AveragePool", "LpPool") or not int_attribute(node, "ceil_mode", 0):
+    if node.op_type not in ("MaxPool", "AveragePool", "LpPool"):
         return {}
-    auto = node.attributes.get("auto_pad")
-    if auto is not None and auto.as_string() != "NOTSET":
+    rank = len(source[1]) - 2
+    kernel = ints_attribute(node, "kernel_shape", ())
+    strides, dilations = (ints_attribute(node, name, (1,) * rank) for name in ("strides", "dilations"))
+    pads = ints_attribute(node, "pads", (0,) * 2 * rank)
+    auto, ceil = string_attribute(node, "auto_pad", "NOTSET"), bool(int_attribute(node, "ceil_mode", 0))
+    if not ceil and (auto == "NOTSET" or all(one == 1 for one in dilations)):
         return {}
-    # A window that would start behind the data and its pad in front is dropped; onnx's inference forgets this.
-    size = source[1][2:]
-    strides, pads = (list(a.as_ints()) if (a := node.attributes.get(n)) else None for n in ("strides", "pads"))
+    places = []
+    for axis, size in enumerate(source[1][2:]):
+        begin, total = (pads[axis], pads[axis] + pads[axis + rank]) if auto == "NOTSET" else (0, 0)
+        if auto.startswith("SAME"):  # the runtime forgets the dilation here
+            total = (-(-size // strides[axis]) - 1) * strides[axis] + kernel[axis] - size
+            begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        span = size + total - dilations[axis] * (kernel[axis] - 1) - 1
+        count = (-(-span // strides[axis]) if ceil else span // strides[axis]) + 1
+        # A window that would start behind the data and its pad in front is dropped; onnx's inference forgets this.
+        places.append(count - 1 if ceil and (count - 1) * strides[axis] >= size + begin else count)
     amended = {}
     for output in node.outputs:
         if _name(output) in inferred:
             dtype, shape = inferred[_name(output)]
-            steps = strides or [1] * len(size)
-            begin = (pads or [0] * len(size))[: len(size)]
-            last = [(s + b - 1) // step + 1 for s, b, step in zip(size, begin, steps, strict=True)]
-            amended[_name(output)] = (dtype, shape[:2] + tuple(map(min, shape[2:], last)))
+            amended[_name(output)] = (dtype, shape[:2] + tuple(places))
     return amended
 
 

@@ -780,3 +780,14 @@ def test_training_mode_is_refused() -> None:
     proto = onnx.parser.parse_model(text)
     with pytest.raises(GradientError, match="training mode"):
         reverse_mode(proto, ["x"], {"x": np.ones((2, 1, 3), np.float32)}, [np.ones((2, 1, 3))])
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_dilated_pools_that_pad_themselves_are_refused(op_type: str) -> None:
+    """ONNX Runtime forgets the dilation in the pads: an error, not the gradient of other pads."""
+    text = f"""<ir_version: 9, opset_import: ["" : 19]> g (float[1,1,7,7] x) => (float[N,C,H,W] y) {{
+      y = {op_type}<kernel_shape = [2,2], dilations = [2,2], auto_pad = "SAME_UPPER">(x)
+    }}"""
+    proto = onnx.parser.parse_model(text)
+    with pytest.raises(GradientError, match="dilated"):
+        reverse_mode(proto, ["x"], {"x": np.ones((1, 1, 7, 7), np.float32)}, [np.ones((1, 1, 6, 6))])

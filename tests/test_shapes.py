@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from netgenerator import generate
 
@@ -95,3 +98,36 @@ def test_in_every_form(opset: int, dtype: str, spoken: Counter[str]) -> None:
         gather_facts(ir.from_proto(proto), {})
     known = {name for name, (since, _) in shapes._RULES.items() if since <= opset}
     assert set(spoken) == (known if dtype != "int64" else set())
+
+
+POOLS = [
+    f"{name}<kernel_shape = [{k},{k}], strides = [{step},{step}]{dilations}{auto}{ceil}>(x)"
+    for name, k, step, dilations, auto, ceil in product(
+        ("MaxPool", "AveragePool", "LpPool"), (1, 2, 3), (1, 2, 3, 5), ("", ", dilations = [2,2]"),
+        ("", *(f', auto_pad = "{one}"' for one in ("VALID", "SAME_UPPER", "SAME_LOWER"))), ("", ", ceil_mode = 1"),
+    )
+    if step <= k or "SAME" not in auto  # else pads are negative, which not all kernels of the runtime take
+]  # fmt: skip
+RESIZED = [f'Resize<mode = "{mode}">(x, , s{number})' for mode in ("nearest", "linear") for number in range(4)]
+
+
+@pytest.mark.parametrize("opset", [19, 22])
+def test_where_the_inference_is_wrong_shapes_are_those_of_a_run(opset: int) -> None:
+    """Pools that round up or pad themselves, and maps resized by scales; one graph holds all forms."""
+    scales = ((1.4, 1.4), (0.6, 1.1), (1 / 3, 1 / 9), (2, 2.3))
+    weights = ", ".join(f"float[4] s{i} = {{1, 1, {h}, {w}}}" for i, (h, w) in enumerate(scales))
+    forms = [*POOLS, *RESIZED]
+    nodes = "\n".join(f"y{number} = {form}" for number, form in enumerate(forms))
+    outputs = ", ".join(f"float[A{i},B{i},C{i},D{i}] y{i}" for i in range(len(forms)))
+    text = (
+        f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[2,4,15,9] x) => ({outputs}) <{weights}> {{ {nodes} }}'
+    )
+    proto = onnx.parser.parse_model(text)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    run = session.run(None, {"x": np.ones((2, 4, 15, 9), np.float32)})
+    found = gather_facts(ir.from_proto(proto), {"x": (2, 4, 15, 9)})
+    assert {form: found.shape(f"y{i}") for i, form in enumerate(forms)} == {
+        form: array.shape for form, array in zip(forms, run, strict=True)
+    }

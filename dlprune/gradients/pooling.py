@@ -38,7 +38,7 @@ def shared(n: Site, dy: ir.Value, y: ir.Value, axes: list[int]) -> ir.Value:
 def max_pool(n: Site) -> Partials:
     """Hand dy to the first greatest element of each window: of the first row that holds the maximum, and so on."""
     shape, out = n.shape(), n.out_shape()
-    window = window_of(n, n.attr_ints("kernel_shape", []), shape[2:], out[2:])
+    window = _window(n)
     if all(s >= e for s, e in zip(window.strides, window.extent, strict=True)):
         return _unpooled(n, window)
     lines: list[tuple[Line, ir.Value]] = []
@@ -51,6 +51,13 @@ def max_pool(n: Site) -> Partials:
     for line, greatest in reversed(lines):
         dy = line.back(dy, greatest)
     return dy
+
+
+def _window(n: Site) -> Window:
+    window = window_of(n, n.attr_ints("kernel_shape", []), n.shape()[2:], n.out_shape()[2:])
+    if n.attr_str("auto_pad", "NOTSET").startswith("SAME") and any(step != 1 for step in window.dilations):
+        raise GradientError(n.node, "ONNX Runtime does not pad dilated windows by 'auto_pad' as ONNX says")
+    return window
 
 
 def _unpooled(n: Site, window: Window) -> ir.Value:
@@ -71,7 +78,7 @@ def _unpooled(n: Site, window: Window) -> ir.Value:
 def average_pool(n: Site) -> Partials:
     """Divide dy by the number of elements of each window, then add up the windows that cover a position."""
     shape, out = n.shape(), n.out_shape()
-    window = window_of(n, n.attr_ints("kernel_shape", []), shape[2:], out[2:])
+    window = _window(n)
     if window.is_tiling and len(shape) == 4:
         share = n.affine(n.dy, 1.0 / math.prod(window.kernel))
         return blocked.enlarge(n.writer, share, shape, window.kernel)
