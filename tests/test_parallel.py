@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -94,6 +96,21 @@ def test_processes_find_the_same(model: ha.HHandle, folder: Path, one_by_one: Pr
     pruning = created(model)
     assert ha.add_dl_pruning_batches(model, pruning, folder, 2) == {}
     assert_same(pruning, one_by_one)
+
+
+def test_a_script_without_main_guard_is_told_so(tmp_path: Path):
+    """Its workers end before they know their job; nobody waits for them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dlprune as ha\n"
+        "model = ha.read_dl_model(ha.demo_model_file())\n"
+        "pruning = ha.create_dl_pruning(model, 'oracle', [])\n"
+        "ha.add_dl_pruning_batches(model, pruning, ha.demo_samples()[:100], 2)\n"
+    )
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert "HOperatorError" in found.stderr
+    assert 'without `if __name__ == "__main__":`' in found.stderr
 
 
 def _as_folder(folder: Path, tmp_path: Path) -> tuple[object, dict[str, object]]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from ..errors import H_ERR_DL_MODEL_RUNTIME, H_ERR_WIPT1, H_ERR_WIPV1, HOperatorError
@@ -79,7 +82,8 @@ def in_order(workers: Workers, job: Job[P, R], parts: Iterable[P]) -> Iterator[R
         except BrokenProcessPool as error:
             raise HOperatorError(
                 H_ERR_DL_MODEL_RUNTIME,
-                f"A worker process of this machine died ({error}); most often memory was short. Use fewer processes.",
+                f"A worker process of this machine died ({error}). At its start: the script calls the operator without "
+                '`if __name__ == "__main__":`. Later: most often memory was short; use fewer processes.',
             ) from error
         finally:
             for future in waiting:
@@ -126,15 +130,20 @@ def _threads(job: Job[P, R]) -> Iterator[Crew]:
 @contextmanager
 def _processes(job: Job[P, R], number: int) -> Iterator[Crew]:
     fresh = multiprocessing.get_context("spawn")  # a fork of a process with ONNX Runtime's threads would hang
-    with ProcessPoolExecutor(number, fresh, initializer=_learn, initargs=(job,)) as pool:
-        yield Crew(lambda part: pool.submit(_do, part), lambda: number)
+    with TemporaryDirectory(prefix="dlprune") as folder:
+        # A worker that ends before it has read its arguments leaves the writer waiting for ever if they fill the pipe,
+        # as a model does; a script without a main guard gives such workers.
+        file = Path(folder) / "job"
+        file.write_bytes(pickle.dumps(job))
+        with ProcessPoolExecutor(number, fresh, initializer=_learn, initargs=(file,)) as pool:
+            yield Crew(lambda part: pool.submit(_do, part), lambda: number)
 
 
 _learnt: list[Job[Any, Any]] = []
 
 
-def _learn(job: Job[Any, Any]) -> None:
-    _learnt[:] = [job]
+def _learn(file: Path) -> None:
+    _learnt[:] = [pickle.loads(file.read_bytes())]
 
 
 def _do(part: Any) -> Any:
