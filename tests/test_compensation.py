@@ -530,3 +530,21 @@ def test_distillation_that_brings_nothing_closer_changes_nothing(monkeypatch: py
     assert weights[0].keys() == weights[1].keys()
     for name, array in weights[0].items():
         np.testing.assert_array_equal(weights[1][name], array)
+
+
+def test_distillation_leaves_frozen_weights_alone():
+    """Patterns of the model's 'frozen_weights' name them; the others move, and nothing does if all are frozen."""
+    weights = []
+    for steps, frozen in ((0, ["*"]), (30, ["*"]), (30, ["w[12]"])):
+        handle, pruning = operators(residual(), percentage=60, distillation_steps=steps)
+        ha.set_dl_model_param(handle, "frozen_weights", frozen)
+        for batch in batches(samples(16)):
+            ha.add_dl_pruning_batch(handle, pruning, batch)
+        graph = unwrap_model(ha.gen_dl_pruned_model(handle, pruning), 1).model.graph
+        weights.append({name: value.const_value.numpy() for name, value in graph.initializers.items()})
+    plain, still, moved = weights
+    for name, array in plain.items():
+        np.testing.assert_array_equal(still[name], array)
+    for name in ("w1", "w2"):
+        np.testing.assert_array_equal(moved[name], plain[name])
+    assert not np.array_equal(moved["w3"], plain["w3"])

@@ -20,6 +20,7 @@ from ..training.augmentation import Augmentation
 from ..training.evaluation import logits_of
 from ..training.recipe import Rates, Recipe
 from ..training.trainer import NotFiniteError, trainer_of
+from ..weights import frozen_names, trainable_weights
 
 Array = NDArray[np.float32]
 
@@ -33,6 +34,8 @@ _SHIFT = 0.07
 def distil(pruned: Classifier, original: Classifier, images: Array, steps: int, seed: int = 0) -> ir.Model:
     """Return the pruned graph with trained weights, or unchanged if that brings its decisions no closer.
 
+    Weights that 'frozen_weights' names stay as they are.
+
     Args:
         pruned: the classifier to improve; it is not touched.
         original: whose logits are the aim.
@@ -40,19 +43,25 @@ def distil(pruned: Classifier, original: Classifier, images: Array, steps: int, 
         steps: number of steps (learning rate 5e-3, falling to 0 by a half cosine; up to 64 images each).
         seed: of the order and of the movements of the images.
     """
+    frozen = frozen_names(pruned.model, pruned.params.frozen_weights)
+    if all(value.name in frozen for value in trainable_weights(pruned.model)):
+        return pruned.model
     student = pruned.with_model(pruned.model.clone())
     aim = logits_of(original, images)
     with suppress(NotFiniteError):  # the weights are then those before that step
-        _train(student, original, images, steps, seed)
+        _train(student, original, images, steps, seed, frozen)
     before, after = (_divergence(logits_of(net, images), aim) for net in (pruned, student))
     return student.model if after < before else pruned.model
 
 
-def _train(student: Classifier, original: Classifier, images: Array, steps: int, seed: int) -> None:
+def _train(
+    student: Classifier, original: Classifier, images: Array, steps: int, seed: int, frozen: frozenset[str]
+) -> None:
     trainer = trainer_of(student)
     fixed = student.image_input().batch
     batch = fixed or min(_BATCH, len(images))
-    recipe = Recipe(student.input_shape(batch), solver="relative_adam", frozen_statistics=True, distilled=True)
+    shape = student.input_shape(batch)
+    recipe = Recipe(shape, solver="relative_adam", frozen=frozen, frozen_statistics=True, distilled=True)
     movement = Augmentation(shift=_SHIFT)
     rng = np.random.default_rng(seed)
     order = np.zeros(0, np.int64)
