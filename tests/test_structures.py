@@ -554,6 +554,22 @@ def test_a_slice_of_channels_keeps_one_of_them_and_the_others_are_free() -> None
     check(proto, kernels=4 + 3 + 4, convolutions=2)
 
 
+def test_a_slice_without_channels_stays_empty_whatever_leaves() -> None:
+    proto = net(
+        """
+        ar = Relu(a)
+        s = Slice(ar, start, end, axis)
+        k = Concat<axis = 1>(s, ar)
+        b = Conv(k, w2)
+        br = Relu(b)""",
+        """float[5,8,1,1] w2,
+        int64[1] start = {-1}, int64[1] end = {1}, int64[1] axis = {1}""",
+        ("br", 5),
+        stem=8,
+    )
+    check(proto, kernels=7 + 4, convolutions=2)
+
+
 def test_a_strided_slice_of_channels_and_space_becomes_a_pick() -> None:
     proto = net(
         """

@@ -127,6 +127,10 @@ def slice_(surgeon: Surgeon, node: ir.Node) -> None:
     picked = _renumbered(keep)[positions[keep[positions]]]
     steps = np.unique(np.diff(picked))
     step = int(steps[0]) if len(steps) == 1 else 1 if len(steps) == 0 else 0
+    if not len(positions):  # it takes none, whatever leaves
+        bounds[axis] = slice(0, 0, 1)
+        _set_bounds(surgeon, node, bounds, axis)
+        return
     if step >= 1 and (step == 1 or opset(surgeon.model) >= 10):
         bounds[axis] = slice(int(picked[0]), int(picked[-1]) + 1, step)
         _set_bounds(surgeon, node, bounds, axis)
