@@ -144,17 +144,18 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     percentage + 20 where the score alone decides, else 100);
     'target': what 'percentage' is a percentage of. 'kernels' (default): of the removable kernels. 'macs', 'params': of
     all multiply-accumulates or all parameters of the network, never more than asked. 'latency': of the time of a run at
-    batch size 1 (or the one that the file fixes), measured by ONNX Runtime on this machine, within about two points;
-    'kernel_multiple' 1 then counts as 'auto'. 'accuracy_drop': points of accuracy that may be lost; as many kernels as
-    possible then go. Accuracy is measured on remembered images that nothing is fitted to: 'held_out_image_num' (integer
-    ≥ 1, default 256) are remembered beside 'calibration_image_num', those with the largest content hashes of all that
-    are remembered, if the target is set before the first batch; of too few images both get their share. Images without
-    label count as the original decides them;
-    'kernel_multiple' (integer ≥ 1, default 1, or 'auto'): a convolution that loses kernels keeps a multiple of it. With
-    odd numbers of channels a network can be slower than before although it computes less: 'auto' is what ONNX Runtime
-    computes at once on this machine (8 on processors with AVX2, 16 with AVX-512). 8 and its multiples become multiples
-    of that as well, i.e. 16 with AVX-512: there 8 channels more cost as much as 16, and pooling and concatenation leave
-    the blocked layout. Other numbers are kept as asked, but may cost time;
+    batch size 1 (or the one that the file fixes), measured by ONNX Runtime on this machine, as near as whole blocks of
+    channels come to it; 'kernel_multiple' 1 then counts as 'auto'. 'accuracy_drop': points of accuracy that may be
+    lost; as many kernels as possible then go. Accuracy is measured on remembered images that nothing is fitted to:
+    'held_out_image_num' (integer ≥ 1, default 256) are remembered beside 'calibration_image_num', those with the
+    largest content hashes of all that are remembered, if the target is set before the first batch; of too few images
+    both get their share. Images without label count as the original decides them;
+    'kernel_multiple' (integer ≥ 1, default 1, or 'auto'): a convolution that loses kernels keeps a multiple of it; one
+    with no more kernels than that loses none. With odd numbers of channels a network can be slower than before although
+    it computes less: 'auto' is what ONNX Runtime computes at once on this machine (8 on processors with AVX2, 16 with
+    AVX-512). 8 and its multiples become multiples of that as well, i.e. 16 with AVX-512: there 8 channels more cost as
+    much as 16, and pooling and concatenation leave the blocked layout. Other numbers are kept as asked, but may cost
+    time;
     'min_kernel_num' (integer ≥ 1, default 1): each convolution keeps so many;
     'exclude_layers' (names of layers or regular expressions for whole names, default []): these lose nothing, nor does
     what is coupled with them, and they no longer count as removable; 'layer_percentages' ("pattern:percent" strings
@@ -173,7 +174,8 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     (integer ≥ 1, default 256: images that the handle remembers for this, in single precision, those with the smallest
     content hashes); 'batchnorm' ('keep', default; 'reestimate': a BatchNormalization behind a refitted layer gets the
     mean and the variance that it sees on the remembered images); 'distillation_steps' (integer ≥ 0, default 0: so many
-    Adam steps at the end, without labels, on all weights, towards the original's logits on the remembered images);
+    Adam steps at the end, without labels, on all weights but the model's 'frozen_weights', towards the original's
+    logits on the remembered images);
     'seed' (integer ≥ 0, default 0: for mode 'random').
     Raises HOperatorError 7911 (unknown or read-only name), 7914 (value out of range), 1203 (type), 1302 (mode), 7980
     (mode, after the first batch), 2404/2454 (handle); HTupleConversionError (bool, None).
