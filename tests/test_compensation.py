@@ -29,7 +29,7 @@ from dlprune.fit import scored_data
 from dlprune.handle import new_handle
 from dlprune.ledger import CountLedger
 from dlprune.model import unwrap_model
-from dlprune.reconstruction import choose_by_reconstruction
+from dlprune.reconstruction import RemainingHarm, choose_by_reconstruction
 from dlprune.selection import Room
 from dlprune.structure import Structure
 
@@ -492,6 +492,30 @@ def test_wrong_parameters_of_compensation_are_refused_and_change_nothing(name, v
         ha.set_dl_pruning_param(pruning, name, value)
     assert caught.value.error_code == code
     assert ha.get_dl_pruning_param(pruning, name) == before
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_remaining_error_after_removals_is_that_of_a_refit_from_scratch(shared: bool):
+    """‖w_u‖² / (G⁻¹)_uu of the Gram and the refitted weights of the channels that are left, by NumPy."""
+    rng = np.random.default_rng(3)
+    count = 24
+    units = rng.permutation(count) // (2 if shared else 1)
+    units[[3, 7]] = -1
+    samples, weights = rng.standard_normal((60, count)), rng.standard_normal((5, count))
+    moments = samples.T @ samples / len(samples)
+    harm = RemainingHarm(np.ones(count), [Gram(units, moments, weights.T @ weights, 0.5)])
+    gone = list(dict.fromkeys(rng.permutation(units[units >= 0]).tolist()))[:6]
+    for unit in gone:
+        harm.remove(unit)
+    ridged = moments + 1e-3 * np.trace(moments) / count * np.eye(count)
+    left = np.flatnonzero(~np.isin(units, gone))
+    lost = np.flatnonzero(np.isin(units, gone))
+    inverse = np.linalg.inv(ridged[np.ix_(left, left)])
+    refitted = weights[:, left] + weights[:, lost] @ ridged[np.ix_(lost, left)] @ inverse
+    for unit in set(units[left].tolist()) - {-1}:
+        at = np.flatnonzero(units[left] == unit)
+        error = np.trace(refitted[:, at] @ np.linalg.inv(inverse[np.ix_(at, at)]) @ refitted[:, at].T)
+        assert harm.values()[unit] == pytest.approx(np.sqrt(0.5 * error), rel=1e-9)
 
 
 def divergence(ours: np.ndarray, theirs: np.ndarray) -> float:

@@ -69,7 +69,7 @@ def refit(
         if chosen is None:
             return Fit(weight, _bias(inputs, targets, weight, centred=centred), "bias")
         ridge = chosen
-    fitted = weight + _step(inputs, targets, weight, ridge, centred=centred)
+    fitted = weight + _System(inputs, targets, weight, centred=centred).step(ridge)
     fit = Fit(fitted, _bias(inputs, targets, fitted, centred=centred), "least_squares")
     if level is None or not centred or count < inputs.shape[1] or not (targets <= level).any():
         return fit
@@ -115,8 +115,9 @@ def _choose(inputs: Array, targets: Array, weight: Matrix, train: int, *, centre
         return float(np.mean(np.square(inputs[train:] @ candidate.T + bias - targets[train:])))
 
     best, lowest = None, loss(weight)
+    system = _System(inputs[:train], targets[:train], weight, centred=centred)
     for ridge in _LADDER:
-        value = loss(weight + _step(inputs[:train], targets[:train], weight, ridge, centred=centred))
+        value = loss(weight + system.step(ridge))
         if value < lowest:
             best, lowest = ridge, value
     return best
@@ -129,24 +130,26 @@ def _bias(inputs: Array, targets: Array, weight: Matrix, *, centred: bool) -> Ma
     return bias
 
 
-def _step(inputs: Array, targets: Array, weight: Matrix, ridge: float, *, centred: bool) -> Matrix:
-    """Return the change of the weights, from the smaller of the two equivalent systems."""
-    x, y = inputs.astype(np.float64), targets.astype(np.float64)
-    if centred:
-        x -= x.mean(axis=0)
-        y -= y.mean(axis=0)
-    residual = y - x @ weight.T
-    rows, columns = x.shape
-    scale = ridge * float(np.mean(np.einsum("rk,rk->k", x, x))) + 1e-30
-    if columns <= rows:
-        system = x.T @ x
-        system[np.diag_indices(columns)] += scale
-        step: Matrix = _solve(system, x.T @ residual).T
-        return step
-    kernel = x @ x.T
-    kernel[np.diag_indices(rows)] += scale
-    dual: Matrix = _solve(kernel, residual).T @ x
-    return dual
+class _System:
+    """The normal equations of a fit, the smaller of the two equivalent systems; they are set up once for all λ."""
+
+    def __init__(self, inputs: Array, targets: Array, weight: Matrix, *, centred: bool) -> None:
+        x, y = inputs.astype(np.float64), targets.astype(np.float64)
+        if centred:
+            x -= x.mean(axis=0)
+            y -= y.mean(axis=0)
+        residual = y - x @ weight.T
+        self._scale = float(np.mean(np.einsum("rk,rk->k", x, x)))
+        self._dual = x if x.shape[1] > x.shape[0] else None
+        self._matrix = x.T @ x if self._dual is None else x @ x.T
+        self._right = x.T @ residual if self._dual is None else residual
+
+    def step(self, ridge: float) -> Matrix:
+        """Return the change of the weights."""
+        system = self._matrix.copy()
+        system[np.diag_indices_from(system)] += ridge * self._scale + 1e-30
+        solved = _solve(system, self._right).T
+        return solved if self._dual is None else solved @ self._dual
 
 
 def _solve(system: Matrix, right: Matrix) -> Matrix:
