@@ -97,7 +97,9 @@ PARTS = {
         quick="resnet18",
         minutes=40,
     ),
-    "nets": Part("Trained nets", ["nets.py NETS"], ["torch", "sklearn"], quick=ONE_NET, minutes=60),
+    "nets": Part(
+        "Trained nets", ["nets.py NETS"], ["torch", "sklearn"], quick="--nets densenet vgg --seeds 0", minutes=60
+    ),
     "correlation": Part(
         "Rank correlation with the exact oracle",
         ["correlation.py NETS"],
