@@ -8,7 +8,7 @@ import numpy as np
 
 from .calibration import Images, Labels
 from .classifier import Classifier
-from .criteria import Weighed
+from .criteria import Tally, Weighed
 from .errors import H_ERR_DL_PRUNING_WRONG_DATA, HOperatorError
 from .fit import require_fit
 from .imagescores import network_of, understandable
@@ -59,7 +59,9 @@ def generate(
     if plan.target == "accuracy_drop":
         images, labels, held_out = _split(data, images, labels)
     with understandable():
-        result = _stepper(classifier, data, images, labels, progress, held_out, watch).run(plan)
+        tally = _tally(classifier, data, images, labels)
+        stepper = Stepper(classifier, images, labels, data.criterion, tally, progress, held_out, watch)
+        result = stepper.run(plan)
     pruned = classifier.with_model(result.model)
     carry_masks(classifier, pruned, result.gone)
     pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
@@ -79,33 +81,24 @@ def sensitivity_of(
     Args:
         classifier: the original.
         data: what gen_dl_pruned_model would prune it by; left as they are.
-        test: images float32 [n, …] in the layout of the classifier, and class indices int64 [n], −1 = none.
-        percentages: of the kernels that can leave a group, 0…100.
-        progress: called with the share done.
+        test, percentages, progress: see measure_sensitivity.
     """
     require_fit(classifier, data)
     with data.lock:
         plan = _plan(data)
         images, labels = _images(classifier, data, plan)
         with understandable():
-            stepper = _stepper(classifier, data, images, labels)
+            stepper = Stepper(classifier, images, labels, data.criterion, _tally(classifier, data, images, labels))
     with understandable():
         return measure_sensitivity(classifier, stepper, plan, test, percentages, progress)
 
 
-def _stepper(
-    classifier: Classifier,
-    data: PruningData,
-    images: Images,
-    labels: Labels,
-    progress: Progress = lambda _name, _share: None,
-    held_out: tuple[Images, Labels] | None = None,
-    watch: Watch = lambda _step, _model: None,
-) -> Stepper:
+def _tally(classifier: Classifier, data: PruningData, images: Images, labels: Labels) -> Tally:
+    """Return what the criterion has found so far; one that looks at weights does so now."""
     criterion = data.criterion
-    weighed = isinstance(criterion, Weighed)
-    tally = criterion.measure(network_of(classifier), images, labels) if weighed else data.tally()
-    return Stepper(classifier, images, labels, criterion, tally, progress, held_out, watch)
+    if isinstance(criterion, Weighed):
+        return criterion.measure(network_of(classifier), images, labels)
+    return data.tally()
 
 
 def _split(data: PruningData, images: Images, labels: Labels) -> tuple[Images, Labels, tuple[Images, Labels]]:
