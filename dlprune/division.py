@@ -15,7 +15,7 @@ import onnx_ir as ir
 from .facts import Facts
 
 #: A part reads all weights once: what it computes should be so many times as large.
-_MAPS_PER_WEIGHT = 2
+_MAPS_PER_WEIGHT = 5
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,16 @@ def divide(model: ir.Model, facts: Facts, input_name: str, batch: int) -> Divisi
 def _worthwhile(model: ir.Model, facts: Facts, input_name: str) -> int:
     """Return from how many images on their maps outweigh the weights."""
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    maps = 0
+    known = facts.shape(input_name) or (1,)
+    return max(math.ceil(_MAPS_PER_WEIGHT * weights * known[0] / max(map_bytes(model, facts), 1)), 1)
+
+
+def map_bytes(model: ir.Model, facts: Facts) -> int:
+    """Return the size of everything that a network computes, for as many images as its facts are for."""
+    total = 0
     for node in model.graph:
         for output in node.outputs:
             shape, dtype = facts.shape(output), facts.dtype(output)
             if shape is not None and dtype is not None and not facts.is_const(output):
-                maps += math.prod(shape) * dtype.bitwidth // 8
-    known = facts.shape(input_name) or (1,)
-    return max(math.ceil(_MAPS_PER_WEIGHT * weights * known[0] / max(maps, 1)), 1)
+                total += math.prod(shape) * dtype.bitwidth // 8
+    return total

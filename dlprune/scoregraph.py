@@ -17,7 +17,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from .facts import gather_facts
+from .cost import graph_cost
+from .division import map_bytes
+from .facts import Facts, gather_facts
 from .gradients import Writer, differentiate
 from .gradients.blocked import spatial_sum
 from .gradients.reverse import Edge
@@ -27,6 +29,10 @@ from .lift import lift
 from .logits import before_softmax, keep_output
 from .simplify import simplify
 from .staticsession import static_session
+
+#: With fewer multiply-accumulates per byte of maps, a place that is planned beforehand for every tensor pays: taking
+#: and returning memory counts then. With more of them, memory that has just been used is the faster one.
+_FEW_OPERATIONS = 20
 
 
 class Consumer(Protocol):
@@ -111,14 +117,16 @@ class ScoreGraph:
         lifted = lift(model, {input_name: self.input_shape})
         keep_output(lifted.graph, output_name)
         edges = _edges(lifted.graph, consumers)
+        facts = gather_facts(lifted, {input_name: self.input_shape})
+        planned = _operations_per_byte(lifted, facts) < _FEW_OPERATIONS
         try:
-            simplify(lifted, gather_facts(lifted, {input_name: self.input_shape}))
+            simplify(lifted, facts)
             self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges)
         except UnknownShapeError as error:
             raise ScoreGraphError(str(error)) from error
         self.model = lifted
         self._inputs = [value.name or "" for value in lifted.graph.inputs]
-        self._session = static_session(lifted, threads, runtime=runtime, gpu=gpu)
+        self._session = static_session(lifted, threads, planned_memory=planned, runtime=runtime, gpu=gpu)
 
     def run(self, images: NDArray[np.float32], labels: NDArray[np.int64]) -> list[NDArray[np.float32]]:
         """Return t of every consumer, float32 [N, C], in the order of `consumers`.
@@ -156,6 +164,11 @@ class ScoreGraph:
     ) -> list[NDArray[np.float32]]:
         """Return logits, loss and what is scored of as many images as the graph takes."""
         return list(self._session.run(None, dict(zip(self._inputs, (images, labels), strict=True))))
+
+
+def _operations_per_byte(model: ir.Model, facts: Facts) -> float:
+    """Return the multiply-accumulates of a network for each byte that it writes."""
+    return graph_cost(model, facts, 1).macs / max(map_bytes(model, facts), 1)
 
 
 def _edges(graph: ir.Graph, consumers: Sequence[Consumer]) -> list[tuple[int, Edge, int]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
@@ -41,8 +42,8 @@ class Runner:
         self.graph = graph
         self._banks = banks
         self._masks = masks
-        self._session = static_session(graph.model, 0, planned_memory=False)
-        self._step_session = None if graph.step is None else static_session(graph.step, 0, planned_memory=False)
+        self._session = _session(graph.model)
+        self._step_session = None if graph.step is None else _session(graph.step)
         names, recipe = graph.names, graph.recipe
         shapes = graph.shapes
         self._images = empty(recipe.shape)
@@ -87,14 +88,14 @@ class Runner:
         return Outcome(
             np.concatenate(losses).astype(np.float32),
             np.concatenate(logits).astype(np.float32),
-            sum(float(fetch(norm)) for norm in self._norms.values()),
+            sum(float(fetch(norm)) for norm in self._norms.values()) / solver.factor(recipe.solver, rates) ** 2,
             [row.astype(np.float32) for row in statistics],
         )
 
     def _feed(self, rates: Rates, step: int) -> None:
         recipe = self.graph.recipe
         values = solver.scalars(recipe.solver, rates, step)
-        values |= {"prior": rates.weight_prior, "zero": 0.0}
+        values |= {"prior": rates.weight_prior * solver.factor(recipe.solver, rates), "zero": 0.0}
         values |= {"temperature": rates.temperature, "share": rates.distillation}
         for name, held in self._scalars.items():
             held.update_inplace(np.array(values[name], np.float32))
@@ -144,6 +145,10 @@ class Runner:
             for kind in old.states:
                 inputs[names.state(kind, name)] = old.states[kind][name]
                 outputs[names.new_state(kind, name)] = new.states[kind][name]
+
+
+def _session(model: ir.Model) -> ort.InferenceSession:
+    return static_session(model, 0, planned_memory=False, spinning=True)
 
 
 def _bound(

@@ -13,6 +13,8 @@ from .recipe import Rates
 Scalars = Mapping[str, ir.Value]
 States = Mapping[str, ir.Value]
 
+#: Solvers that are given the gradient times the learning rate: it is the loss that is multiplied, not every weight.
+TIMES_RATE = frozenset({"sgd"})
 #: Below it a tensor counts as this large, so that zeros can grow.
 _LEAST_SIZE = 1e-3
 
@@ -26,9 +28,8 @@ class Update:
 
 
 def sgd(w: Writer, weight: ir.Value, gradient: ir.Value, states: States, scalars: Scalars) -> Update:
-    """Return v' = μ·v − λ·g and w' = w + v'."""
-    kept = w.op("Mul", states["velocity"], scalars["momentum"])
-    velocity = w.op("Sub", kept, w.op("Mul", gradient, scalars["rate"]))
+    """Return v' = μ·v − λ·g and w' = w + v'; what comes is λ·g."""
+    velocity = w.op("Sub", w.op("Mul", states["velocity"], scalars["momentum"]), gradient)
     return Update(w.op("Add", weight, velocity), {"velocity": velocity})
 
 
@@ -61,6 +62,11 @@ SOLVERS: dict[str, Callable[[Writer, ir.Value, ir.Value, States, Scalars], Updat
     "adam": adam,
     "relative_adam": relative_adam,
 }
+
+
+def factor(solver: str, rates: Rates) -> float:
+    """Return what the gradients that a solver is given are multiplied by."""
+    return rates.learning_rate if solver in TIMES_RATE else 1.0
 
 
 def scalars(solver: str, rates: Rates, step: int) -> dict[str, float]:

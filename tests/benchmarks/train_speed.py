@@ -5,7 +5,10 @@
 - *curves*: losses of 50 steps (SGD, momentum 0.9) on random images, beside PyTorch's; the yardstick is how far two
   layouts of PyTorch itself (NCHW and channels_last) drift apart.
 - *speed*: one step of SGD with momentum (forward, backward, update), contenders in turn, so that a disturbance hits
-  both; medians, and the ratio of paired steps. PyTorch runs eagerly. Two threads each; waiting threads do not spin.
+  both; medians, and the ratio of paired steps. PyTorch runs eagerly. Two threads each. Between steps no thread spins:
+  it would take the processor from the other one.
+- *alone*: the same without a neighbour, each in processes of its own, in turn; there PyTorch's waiting threads may spin
+  (OMP_WAIT_POLICY=ACTIVE, or as is the default, whichever is faster).
 - *memory*: peak of the process while training with one of them alone (``--memory-of``).
 
 Needs torch 2.13.0 (the peer) beside dlprune::
@@ -21,6 +24,8 @@ import os
 import platform
 import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -28,7 +33,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "--alone-of" not in sys.argv:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import nets
 import numpy as np
@@ -45,6 +51,7 @@ from dlprune.training.steps import recipe_of, train_step
 from dlprune.training.trainer import trainer_of
 
 MOMENTUM = 0.9
+PARTS = ["gradients", "curves", "speed"]
 
 
 @dataclass(frozen=True)
@@ -214,19 +221,51 @@ def compare_speed(net: Net, repetitions: int) -> None:
     )
 
 
+def time_alone(name: str, contender: str, repetitions: int) -> None:
+    """Print the median milliseconds of one contender's steps."""
+    run = _steps(NETS[name], contender)
+    times = []
+    for repetition in range(repetitions + 2):
+        start = time.perf_counter()
+        run()
+        if repetition > 1:
+            times.append(1e3 * (time.perf_counter() - start))
+    print(statistics.median(times))
+
+
+def compare_alone(name: str, repetitions: int, threads: int) -> None:
+    """Print medians of three processes of each contender."""
+    policies = {"dlprune": ["PASSIVE"], "PyTorch": ["ACTIVE", ""]}
+    medians: dict[tuple[str, str], list[float]] = {}
+    for _ in range(3):
+        for contender, ways in policies.items():
+            for way in ways:
+                environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+                environment |= {"OMP_WAIT_POLICY": way} if way else {}
+                command = [sys.executable, __file__, "--alone-of", name, contender]
+                command += ["--repetitions", str(repetitions), "--threads", str(threads)]
+                done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+                medians.setdefault((contender, way), []).append(float(done.stdout.split()[-1]))
+    mine = statistics.median(medians["dlprune", "PASSIVE"])
+    theirs = min(statistics.median(medians["PyTorch", way]) for way in policies["PyTorch"])
+    print(f"    alone, ms per step: dlprune {mine:.1f}, PyTorch {theirs:.1f}; ratio {mine / theirs:.2f}")
+
+
+def _steps(net: Net, contender: str) -> Callable[[], object]:
+    """Return one contender's training step."""
+    module = net.make()
+    classifier = classifier_of(module, net.shape)
+    images, labels = batch_of(net.shape, classifier.class_num)
+    if contender == "dlprune":
+        return lambda: train_step(classifier, images, labels, rates=Rates(1e-5, MOMENTUM))
+    peer = Peer(module, 1e-5)
+    return lambda: peer.step(images, labels)
+
+
 def measure_memory(name: str, contender: str) -> None:
     """Train a few steps with one contender and print the peak memory of the process."""
-    net = NETS[name]
-    module = net.make()
-    images, labels = batch_of(net.shape, 10)
-    classifier = classifier_of(module, net.shape)
+    run = _steps(NETS[name], contender)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run: Callable[[], object]
-    if contender == "dlprune":
-        run = lambda: train_step(classifier, images, labels, rates=Rates(1e-5, MOMENTUM))  # noqa: E731
-    else:
-        peer = Peer(module, 1e-5)
-        run = lambda: peer.step(images, labels)  # noqa: E731
     for _ in range(4):
         run()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -238,15 +277,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
     parser.add_argument(
-        "--parts", nargs="+", choices=["gradients", "curves", "speed"], default=["gradients", "curves", "speed"]
+        "--parts",
+        nargs="+",
+        choices=["gradients", "curves", "speed", "alone"],
+        default=["gradients", "curves", "speed"],
     )
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory-of", nargs=2, metavar=("NET", "CONTENDER"))
+    parser.add_argument("--alone-of", nargs=2, metavar=("NET", "CONTENDER"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.memory_of:
         measure_memory(*arguments.memory_of)
+        return
+    if arguments.alone_of:
+        time_alone(*arguments.alone_of, arguments.repetitions)
         return
     print(
         f"{platform.machine()}, {arguments.threads} threads, torch {torch.__version__}, onnxruntime {ort.__version__}"
@@ -259,6 +305,8 @@ def main() -> None:
             compare_curves(NETS[name], 50 if NETS[name].shape[2] < 100 else 10)
         if "speed" in arguments.parts:
             compare_speed(NETS[name], arguments.repetitions)
+        if "alone" in arguments.parts:
+            compare_alone(name, arguments.repetitions, arguments.threads)
 
 
 if __name__ == "__main__":
