@@ -19,6 +19,7 @@ from dlprune.calibration import Calibration
 from dlprune.classifier import Classifier
 from dlprune.compensation import distillation
 from dlprune.compensation.behind import flat_level
+from dlprune.compensation.cholesky import Cholesky
 from dlprune.compensation.reference import fit_order
 from dlprune.compensation.ridge import RIDGE, refit
 from dlprune.compensation.rows import Regression
@@ -572,3 +573,22 @@ def test_distillation_leaves_frozen_weights_alone():
     for name in ("w1", "w2"):
         np.testing.assert_array_equal(moved[name], plain[name])
     assert not np.array_equal(moved["w3"], plain["w3"])
+
+
+def test_inputs_that_never_change_hold_no_information():
+    """What rounding leaves of them must not be taken for it."""
+    old = RNG.standard_normal((2, 6))
+    x = np.tile(np.float32([3.3, 0.1, 1e4, 7.7, 0, -2.9]), (300, 1))
+    for rows in (300, 4):
+        fit = refit(x[:rows], RNG.standard_normal((rows, 2)).astype(np.float32), old, 1)
+        np.testing.assert_allclose(fit.weight, old, atol=1e-4)
+        assert np.isfinite(fit.bias).all()
+
+
+def test_a_factorised_system_is_solved_for_one_right_side_after_the_other():
+    x = RNG.standard_normal((700, 500))
+    system = x.T @ x
+    factor = Cholesky(system)
+    for width in (1, 30):
+        right = RNG.standard_normal((500, width))
+        np.testing.assert_allclose(system @ factor.solve(right), right, atol=1e-9)

@@ -24,12 +24,14 @@ Matrix = NDArray[np.float64]
 RIDGE = 1e-2
 #: Tried where rows are few: a weaker pull if a stronger one does not help, an even stronger one if it does.
 _WEAKER, _STRONGER, _STRONGEST = 1e-3, 1e-1, 1.0
-#: With this many rows per unknown the held-out check is not worth its time; with fewer, finer fits are not.
+#: With this many rows per unknown the held-out check is not worth its time.
 _MANY_ROWS = 2.5
 #: Share of the images that is held out for that check.
 _HELD_OUT = 0.25
 #: Rows that are multiplied in single precision.
 _CHUNK = 4096
+#: Relative error of these sums; what is constant in all rows must not look like information.
+_ROUNDING = 1e-6
 #: Rounds of the fit to targets that only matter above a level.
 _ROUNDS = 6
 
@@ -69,14 +71,13 @@ def refit(
     count, unknowns = inputs.shape
     rows = _Rows(inputs, targets, weight, centred=centred)
     ridge, parts = RIDGE, [slice(0, count)]
-    few = count < _MANY_ROWS * unknowns
-    if few:
+    if count < _MANY_ROWS * unknowns:
         train = count - max(int(count // per_image * _HELD_OUT), 1) * per_image
         if train <= 0:
             return rows.biased()
         parts = [slice(0, train), slice(train, count)]
     products = [_Products.of(rows, part) for part in parts] if unknowns <= count else []
-    if few:
+    if len(parts) > 1:
         first = products[0].equations() if products else _Dual(rows, parts[0])
         best = rows.best(parts[0].stop, first)
         if best is None:
@@ -87,7 +88,7 @@ def refit(
     equations = functools.reduce(operator.add, products).equations()
     factor = equations.factor(ridge)
     change = factor.solve(equations.right).T
-    if few or level is None or not centred or not (targets <= level).any():
+    if level is None or not centred or not (targets <= level).any():
         return rows.fit(change)
     return _below(rows, targets, level, equations.matrix, factor, change)
 
@@ -181,23 +182,26 @@ class _Products:
 
     def equations(self) -> _Primal:
         """Return the equations for these rows, centred anew if at all."""
+        floor = _ROUNDING * float(np.trace(self.xx)) / len(self.xx)
         if not self.centred:
-            return _Primal(self.xx, self.xleft)
-        return _Primal(
-            self.xx - np.outer(self.x, self.x) / self.count, self.xleft - np.outer(self.x, self.left) / self.count
-        )
+            return _Primal(self.xx, self.xleft, floor)
+        xx = self.xx - np.outer(self.x, self.x) / self.count
+        xleft = self.xleft - np.outer(self.x, self.left) / self.count
+        return _Primal(xx, xleft, floor)
 
 
 @dataclass(frozen=True)
 class _Primal:
-    """As many equations as inputs."""
+    """As many equations as inputs; rounding of the sums stays below `floor`."""
 
     matrix: Matrix
     right: Matrix
+    floor: float
 
     def factor(self, ridge: float) -> Cholesky:
         """Return the factorised equations."""
-        return _factor(self.matrix, ridge * float(np.trace(self.matrix)) / len(self.matrix))
+        scale = float(np.trace(self.matrix)) / len(self.matrix)
+        return _factor(self.matrix, ridge * max(scale, 0.0) + self.floor)
 
     def change(self, ridge: float) -> Matrix:
         """Return the change of the weights."""
@@ -208,10 +212,11 @@ class _Dual:
     """As many equations as rows."""
 
     def __init__(self, rows: _Rows, part: slice) -> None:
-        self._x, _ = _centred(rows.x[part], rows.centred)
-        left, _ = _centred(rows.left[part], rows.centred)
-        self._left = left.astype(np.float64)
-        self._matrix = _product(self._x.T, self._x.T)
+        self._x, self._left = (values[part].astype(np.float64) for values in (rows.x, rows.left))
+        if rows.centred:
+            self._x -= self._x.mean(axis=0)
+            self._left -= self._left.mean(axis=0)
+        self._matrix = self._x @ self._x.T
 
     def change(self, ridge: float) -> Matrix:
         """Return the change of the weights."""
