@@ -8,7 +8,7 @@ through that consumer alone, summed over space.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,6 +84,8 @@ class ScoreGraph:
         input_shape: concrete shape of the images that are run at once, batch first.
         consumers: whose channels are scored; one in which every unit is fixed gets zeros at no cost.
         upstream: the gradient with respect to the logits is an input, instead of that of the cross-entropy.
+        together: whether the terms of consumers that read the same tensor may be given as one, by the first of them;
+            the others give zeros then.
         workers: more images than the input shape holds are worked off in parts, so many at a time.
         threads: threads of each; 0 = as many as there are cores.
         runtime: 'cpu', or 'gpu' to compute on the GPU of number `gpu`.
@@ -105,6 +107,7 @@ class ScoreGraph:
         consumers: Sequence[Consumer],
         *,
         upstream: bool = False,
+        together: bool = False,
         workers: int = 1,
         threads: int = 0,
         runtime: str = "cpu",
@@ -121,7 +124,7 @@ class ScoreGraph:
         planned = _operations_per_byte(lifted, facts) < _FEW_OPERATIONS
         try:
             simplify(lifted, facts)
-            self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges)
+            self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges, together=together)
         except UnknownShapeError as error:
             raise ScoreGraphError(str(error)) from error
         self.model = lifted
@@ -186,6 +189,30 @@ def _edges(graph: ir.Graph, consumers: Sequence[Consumer]) -> list[tuple[int, Ed
     return edges
 
 
+def _united(partials: Mapping[Edge, ir.Value]) -> dict[Edge, ir.Value]:
+    """Put the gradients through several readers of a tensor in one, where their sum is there anyway."""
+    readers: dict[ir.Value | None, list[Edge]] = {}
+    for node, slot in partials:
+        readers.setdefault(node.inputs[slot], []).append((node, slot))
+    found: dict[Edge, ir.Value] = {}
+    for edges in readers.values():
+        own = {edge: partials[edge] for edge in edges}
+        total = _sum_of(list(own.values()))
+        found |= own if total is None else {edges[0]: total}
+    return found
+
+
+def _sum_of(values: list[ir.Value]) -> ir.Value | None:
+    """Return the value of the graph that is the sum of these, and of nothing else."""
+    while len(values) > 1:
+        users = (use.node for value in values for use in value.uses())
+        addition = next((n for n in users if n.op_type == "Add" and set(n.inputs) <= set(values)), None)
+        if addition is None or addition.inputs[0] is addition.inputs[1]:
+            return None
+        values = [value for value in values if value not in addition.inputs] + list(addition.outputs)
+    return values[0]
+
+
 class _Assembly:
     """Adds loss, backward pass and scores to a simplified forward graph."""
 
@@ -196,7 +223,7 @@ class _Assembly:
         self._upstream = upstream
         self._writer = Writer(self._graph, "score")
 
-    def add(self, edges: Sequence[tuple[int, Edge, int]]) -> list[int]:
+    def add(self, edges: Sequence[tuple[int, Edge, int]], *, together: bool) -> list[int]:
         """Write everything; return the indices of the consumers whose scores are outputs, in their order."""
         output = self._graph.outputs[0]
         self._graph.outputs.clear()
@@ -213,11 +240,11 @@ class _Assembly:
             seed = self._writer.reshape(seed, shape)
         join(self._writer)
         gradients = differentiate(self._writer, {value: seed}, (), [edge for _, edge, _ in edges], opset=self._opset)
-        terms = {
-            index: self._term(edge, gradients.edges[edge], axis)
-            for index, edge, axis in edges
-            if edge in gradients.edges
-        }
+        found = [(index, edge, axis) for index, edge, axis in edges if edge in gradients.edges]
+        partials = {edge: gradients.edges[edge] for _, edge, _ in found}
+        if together:
+            partials = _united(partials)
+        terms = {index: self._term(edge, partials[edge], axis) for index, edge, axis in found if edge in partials}
         self._output("logits", logits, (self._batch, classes))
         self._output("loss", loss, (self._batch,))
         for index, term in terms.items():

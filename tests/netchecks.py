@@ -282,8 +282,9 @@ def samples(net: RandomNet, images: NDArray[np.float32], rng: np.random.Generato
 
 
 def score_graph_of(classifier: Classifier) -> ScoreGraph:
-    """Return the score graph of a classifier at its batch size and image size."""
-    return Network(classifier, analysis_of(classifier).structure, classifier.params.batch_size).score_graph()
+    """Return the score graph of a classifier at its batch size and image size, with terms of every consumer."""
+    network = Network(classifier, analysis_of(classifier).structure, classifier.params.batch_size)
+    return network.score_graph(together=False)
 
 
 def check_scores(net: RandomNet, directions: int = 3) -> float:

@@ -478,6 +478,38 @@ def test_a_consumer_off_the_way_gets_zeros() -> None:
     assert found.terms[1].all()
 
 
+def test_terms_of_consumers_of_one_tensor_may_come_together() -> None:
+    """Where the sum of their gradients is there anyway, one product with it gives the sum of their terms."""
+    proto = parsed(RESIDUAL)
+    images = images_for(proto, 2)
+    single, joint = (scored(proto, RESIDUAL_READINGS, images, [0, 1], together=way).terms for way in (False, True))
+    np.testing.assert_allclose(joint[1], single[1] + single[2], rtol=1e-5, atol=1e-7)
+    assert not joint[2].any()
+    for index in (0, 3, 4):
+        np.testing.assert_array_equal(joint[index], single[index])
+
+
+def test_terms_stay_apart_where_more_than_their_consumers_reads_the_tensor() -> None:
+    """The gradient through the residual connection belongs to nobody who mixes channels."""
+    proto = parsed("""(float[N,3,6,6] x) => (float[N,4] y)
+    <float[4,3,1,1] w0, float[4,4,1,1] w1, float[4,4,1,1] w2> {
+      a = Conv(x, w0)
+      r = Relu(a)
+      b = Conv(r, w1)
+      c = Conv(r, w2)
+      m = Mul(b, c)
+      s = Add(m, r)
+      g = GlobalAveragePool(s)
+      y = Flatten(g)
+    }""")
+    images = images_for(proto, 2)
+    readings = [reading("b", "r", 4), reading("c", "r", 4)]
+    single, joint = (scored(proto, readings, images, [0, 1], together=way).terms for way in (False, True))
+    total = single[0] + single[1]
+    np.testing.assert_allclose(joint[0] + joint[1], total, rtol=1e-4, atol=1e-6)
+    assert np.abs(total).max() > 1e-3
+
+
 def test_weights_outside_the_file_are_found(tmp_path: Path) -> None:
     """A model with external data is scored like the same model in one file."""
     proto = parsed(RESIDUAL)

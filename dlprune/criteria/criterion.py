@@ -38,8 +38,8 @@ class Network:
         """Shape of a batch of images in the layout of the classifier."""
         return self.classifier.input_shape(self.batch)
 
-    def score_graph(self, *, upstream: bool = False) -> ScoreGraph:
-        """Return the score graph, built once for each division of batches.
+    def score_graph(self, *, upstream: bool = False, together: bool = True) -> ScoreGraph:
+        """Return the score graph, built once for each division of batches; see ScoreGraph.
 
         Raises GradientError, LiftError or ScoreGraphError where the network cannot be scored.
         """
@@ -51,7 +51,7 @@ class Network:
             division = divide(one.model, one.facts(), one.input_name, self.batch)
         shape = one.input_shape(division.images)
         with one.lock:
-            key = ("score graph", shape, division, upstream, runtime, gpu)
+            key = ("score graph", shape, division, upstream, together, runtime, gpu)
             if key not in one.derived:
                 one.derived[key] = ScoreGraph(
                     one.model,
@@ -60,6 +60,7 @@ class Network:
                     shape,
                     self.structure.consumers,
                     upstream=upstream,
+                    together=together,
                     workers=division.workers,
                     threads=division.threads,
                     runtime=runtime,
