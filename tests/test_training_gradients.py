@@ -173,3 +173,23 @@ def test_parts_add_up_to_the_whole():
     parts = gradients(proto, images, labels, parts=2).snapshot().states["velocity"]
     for name, gradient in whole.items():
         np.testing.assert_allclose(parts[name], gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_normalisation_far_from_zero():
+    """Inputs a thousand deviations off: sums of gradient times input must keep the digits that matter."""
+    proto = models.model("""<ir_version: 8, opset_import: ["" : 17]>
+    net (float[N,3,6,6] x) => (float[N,3] y) <float[3] s, float[3] t, float[3] m, float[3] var, float[3,3] w> {
+      b = BatchNormalization(x, s, t, m, var)
+      r = Relu(b)
+      g = ReduceMean<axes = [2,3], keepdims = 0>(r)
+      y = MatMul(g, w)
+    }""")
+    proto.graph.initializer[2].CopyFrom(numpy_helper.from_array(np.full(3, 1000, np.float32), "m"))
+    images, labels = batch(proto)
+    images = images + np.float32(1000)
+    found = gradients(proto, images, labels).snapshot().states["velocity"]
+    truth = Truth(proto, images, labels, frozen=False)
+    for weight in ("s", "t", "w"):
+        direction = np.sign(found[weight])
+        expected = truth.slope(weight, direction)
+        assert abs(-float((found[weight] * direction).sum()) - expected) <= 1e-3 * abs(expected), weight

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from ..facts import gather_facts
 from ..gradients import Writer, differentiate
 from ..gradients.kernel import channels_last, mark_channels_last
-from ..gradients.normalization import OFF_CENTRE
-from ..gradients.writer import array_of, shape_of
+from ..gradients.writer import shape_of
 from ..lift import lift
 from ..logits import before_sigmoid, before_softmax, keep_output
 from ..simplify import simplify
@@ -25,8 +24,6 @@ from .recipe import Recipe
 from .sheet import Names, Sheet
 from .solver import TIMES_RATE
 
-#: Running means of more deviations are large.
-_FAR = 10.0
 #: The inputs of a training graph are named by this prefix (longer where the model uses it) and these names.
 IMAGES, LABELS, TEACHER, ZERO = "images", "labels", "teacher", "zero"
 #: Its outputs, besides new weights and solver states.
@@ -161,7 +158,6 @@ class _Assembly:
             if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
                 continue
             sources = [source_of(value) for value in node.inputs[3:5]]
-            node.meta[OFF_CENTRE] = _is_off_centre(*sources)
             mean, variance = (None if value is None else value.name for value in sources)
             found.append((node, mean, variance))
             node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
@@ -297,9 +293,3 @@ class _Assembly:
         totals = {name: sheet.input(names.total(name), shape_of(weights[name])) for name in gradients}
         sheet.step(self._recipe, totals, own, self._kernels)
         return ir.Model(graph, ir_version=9), sheet
-
-
-def _is_off_centre(mean: ir.Value | None, variance: ir.Value | None) -> bool:
-    """Tell whether some channel's running mean is large; what is not known may be."""
-    means, variances = (array_of(value) for value in (mean, variance))
-    return means is None or variances is None or bool((np.square(means) > _FAR**2 * variances).any())
