@@ -41,6 +41,18 @@ NETS = {
           w3t = Transpose<perm = [1,0]>(w3)
           y = MatMul(g, w3t)
         }""",
+    "pooled": """(float[N,3,9,9] x) => (float[N,3] y) <float[4,3,3,3] w1, float[4] b1, float[3,4,3,3] w2, float[3] b2> {
+          a = Conv<pads = [1,1,1,1]>(x, w1, b1)
+          ar = Relu(a)
+          p = MaxPool<kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]>(ar)
+          c = Conv<pads = [1,1,1,1]>(p, w2, b2)
+          cr = Relu(c)
+          q = MaxPool<kernel_shape = [2,2], strides = [2,2]>(cr)
+          s = GlobalAveragePool(cr)
+          g = GlobalAveragePool(q)
+          d = Add(g, s)
+          y = Flatten(d)
+        }""",
     "tied": """(float[N,3,6,6] x) => (float[N,3] y) <float[3,3,3,3] w, float[3] b> {
           a = Conv<pads = [1,1,1,1]>(x, w, b)
           ar = Tanh(a)

@@ -19,8 +19,10 @@ _CHANNELS_LAST = "dlprune.channels_last"
 _FEW_POSITIONS = 9
 #: Below so many channels a product per position is too small to be fast.
 _FEW_CHANNELS = 8
-#: Up to so many channels, cutting out costs more than multiplying.
-_NARROW_CHANNELS = 64
+#: Up to so many channels, or so many positions of the field per channel, cutting out costs more than multiplying.
+_NARROW_CHANNELS, _MANY_POSITIONS = 64, 6
+#: Maps up to this size are shifted along both axes.
+_SMALL_BYTES = 1 << 22
 #: Depthwise: widest map whose columns are all multiplied with each other, by number of positions.
 _NARROW, _NARROW_FOR_LARGE = 48, 64
 _LARGE_KERNEL = 16
@@ -33,7 +35,8 @@ def correlation(n: Site, image: ir.Value, field: ir.Value, channels: tuple[int, 
 
     - 1×1: one product [M, L]·[L, C] per sample, summed.
     - up to 3×3 with stride 1: the same for each position, of which the image is cut out, channels last; with few
-      channels the image is shifted to all columns at once, and the field to one row at a time.
+      channels the image is shifted to all columns at once, and the field to one row at a time, or, where it is small,
+      to all rows at once.
     - depthwise: where that is fast (see Writer.fast_depthwise), or for large kernels on wide maps, see
       `_one_group_per_sample`; else, on narrow maps, see `_by_columns`.
     - everything else: the image shifted to all positions by a convolution with one-hot kernels; where they are many,
@@ -87,8 +90,7 @@ class _Correlation:
             and self._positions <= _FEW_POSITIONS
             and min(self._channels, self._fields) >= _FEW_CHANNELS
         ):
-            narrow = window.rank == 2 and max(self._channels, self._fields) <= _NARROW_CHANNELS
-            product = self._row_by_row() if narrow else self._position_by_position()
+            product = self._row_by_row() if self._has_few_channels() else self._position_by_position()
         elif self._positions <= _FEW_POSITIONS:
             with self._late():
                 columns = self._shifted(self._image, self._channels, range(window.rank))
@@ -100,6 +102,10 @@ class _Correlation:
 
     def _narrow(self, large: bool) -> bool:
         return self._window.out[1] <= (_NARROW_FOR_LARGE if large else _NARROW)
+
+    def _has_few_channels(self) -> bool:
+        most = max(_NARROW_CHANNELS, self._length // _MANY_POSITIONS)
+        return self._window.rank == 2 and max(self._channels, self._fields) <= most
 
     def _late(self) -> AbstractContextManager[None]:
         """What depends on the input alone is computed when the field is there: not to be kept for long."""
@@ -197,32 +203,43 @@ class _Correlation:
         return self._from_channels_last(n.op("Concat", *products, axis=1))
 
     def _row_by_row(self) -> ir.Value:
-        """The image is shifted to all columns of the kernel, the field to one row at a time."""
+        """The image is shifted to all columns of the kernel, the field to one row at a time, or to all."""
         n, window = self._n, self._window
         batch, fields, channels = self._batch, self._fields, self._channels
         rows, columns = window.kernel
-        height = self._sizes[0]
-        one_hot = np.tile(np.eye(columns, dtype=np.float32), (channels, 1))
-        shifted = n.op(
-            "Conv",
-            self._image,
-            one_hot.reshape(channels * columns, 1, 1, columns),
-            group=channels,
-            dilations=[1, window.dilations[1]],
-            pads=[0, self._before[1], 0, self._after[1]],
-        )
-        shifted = n.reshape(shifted, (batch, channels * columns, height * window.out[1]))
+        height, length = self._sizes[0], self._sizes[0] * window.out[1]
+        pads = [0, self._before[1], 0, self._after[1]]
+        shifted = self._along_axis(self._image, channels, 1, np.eye(columns), pads)
+        shifted = n.reshape(shifted, (batch, channels * columns, length))
+        reach = (rows - 1) * window.dilations[0]
+        pads = [reach - self._before[0], 0, reach - self._after[0], 0]
+        if min(pads) >= 0 and 4 * batch * max(channels, fields) * length <= _SMALL_BYTES:
+            placed = self._along_axis(self._field, fields, 0, np.eye(rows)[::-1], pads)
+            together = self._summed(shifted, n.reshape(placed, (batch, fields * rows, length)))
+            together = n.reshape(together, (channels, columns, fields, rows))
+            last = n.op("Transpose", together, perm=[2, 3, 1, 0])
+            return self._from_channels_last(n.reshape(last, (fields, rows * columns, channels)))
         products = []
         for row in range(rows):
             start = row * window.dilations[0] - self._before[0]
             shift = [0, 0, start, 0, 0, 0, height - window.out[0] - start, 0]  # a negative amount cuts
             placed = n.op("Pad", self._field, shift) if any(shift) else self._field
-            flat = n.reshape(placed, (batch, fields, height * window.out[1]))
-            product = n.op("MatMul", shifted, n.op("Transpose", flat, perm=[0, 2, 1]))
-            products.append(n.op("ReduceSum", product, [0], keepdims=1))
+            products.append(self._summed(shifted, n.reshape(placed, (batch, fields, length))))
         together = n.reshape(n.op("Concat", *products, axis=0), (rows, channels, columns, fields))
         last = n.op("Transpose", together, perm=[3, 0, 2, 1])
         return self._from_channels_last(n.reshape(last, (fields, rows * columns, channels)))
+
+    def _along_axis(self, value: ir.Value, channels: int, axis: int, taps: np.ndarray, pads: Sequence[int]) -> ir.Value:
+        """Return a map shifted along one of two axes, once for each row of `taps`."""
+        kernel, dilations = [1, 1], [1, 1]
+        kernel[axis], dilations[axis] = len(taps), self._window.dilations[axis]
+        one_hot = np.tile(taps.astype(np.float32), (channels, 1)).reshape(-1, 1, *kernel)
+        return self._n.op("Conv", value, one_hot, group=channels, dilations=dilations, pads=list(pads))
+
+    def _summed(self, left: ir.Value, right: ir.Value) -> ir.Value:
+        """Return Σ over samples of left · rightᵀ: [1, rows of left, rows of right]."""
+        product = self._n.op("MatMul", left, self._n.op("Transpose", right, perm=[0, 2, 1]))
+        return self._n.op("ReduceSum", product, [0], keepdims=1)
 
     def _from_channels_last(self, last: ir.Value) -> ir.Value:
         """Turn [M, positions, C] into [M, C, …]."""

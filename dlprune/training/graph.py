@@ -106,6 +106,7 @@ class _Assembly:
         self._weights = {name: self._promote(name) for name in wanted if name not in recipe.frozen}
         self._normalizations = [] if recipe.frozen_statistics else self._use_batch_statistics()
         simplify(lifted, gather_facts(lifted, {input_name: recipe.shape}))
+        _pool_before_relu(self._graph)
         self._writer = Writer(self._graph, "train")
         self._writer.live_weights = True
         self._writer.fast_depthwise = fast_depthwise
@@ -293,3 +294,22 @@ class _Assembly:
         totals = {name: sheet.input(names.total(name), shape_of(weights[name])) for name in gradients}
         sheet.step(self._recipe, totals, own, self._kernels)
         return ir.Model(graph, ir_version=9), sheet
+
+
+def _pool_before_relu(graph: ir.Graph) -> None:
+    """Write MaxPool(Relu(x)) as Relu(MaxPool(x)), which is the same: a pool is the smaller map to work on."""
+    for pool in list(graph):
+        relu = pool.inputs[0].producer() if pool.op_type == "MaxPool" and pool.inputs[0] is not None else None
+        if relu is None or relu.op_type != "Relu" or len(pool.outputs) > 1 or len(relu.outputs[0].consumers()) > 1:
+            continue
+        if relu.outputs[0].is_graph_output():
+            continue
+        pooled = pool.outputs[0]
+        behind = ir.node("Relu", [pooled], name=f"{pooled.name}/relu")
+        behind.outputs[0].name = f"{pooled.name}/rectified"
+        behind.outputs[0].shape, behind.outputs[0].type = pooled.shape, pooled.type
+        graph.insert_after(pool, behind)
+        pooled.replace_all_uses_with(behind.outputs[0], replace_graph_outputs=True)
+        behind.replace_input_with(0, pooled)
+        pool.replace_input_with(0, relu.inputs[0])
+        graph.remove(relu, safe=True)
