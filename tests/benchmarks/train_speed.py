@@ -5,10 +5,10 @@
 - *curves*: losses of 50 steps (SGD, momentum 0.9) on random images, beside PyTorch's; the yardstick is how far two
   layouts of PyTorch itself (NCHW and channels_last) drift apart.
 - *speed*: one step of SGD with momentum (forward, backward, update), contenders in turn, so that a disturbance hits
-  both; medians, and the ratio of paired steps. PyTorch runs eagerly. Two threads each. Between steps no thread spins:
-  it would take the processor from the other one.
-- *alone*: the same without a neighbour, each in processes of its own, in turn; there PyTorch's waiting threads may spin
-  (OMP_WAIT_POLICY=ACTIVE, or as is the default, whichever is faster).
+  both; medians, and the ratio of paired steps. PyTorch runs eagerly. Two threads each. On both sides threads sleep when
+  they wait: those of PyTorch would go on spinning in dlprune's turn.
+- *alone*: as users run it, each in processes of its own, in turn; threads spin while they wait for the next operator
+  (PyTorch: OMP_WAIT_POLICY=ACTIVE or as is the default, whichever is faster).
 - *memory*: peak of the process while training with one of them alone (``--memory-of``).
 
 Needs torch 2.13.0 (the peer) beside dlprune::
@@ -32,6 +32,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 if "--alone-of" not in sys.argv:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -46,6 +47,8 @@ from torch.nn import functional
 from weights import randomise
 
 from dlprune.classifier import Classifier
+from dlprune.staticsession import static_session
+from dlprune.training import runner
 from dlprune.training.recipe import Rates
 from dlprune.training.steps import recipe_of, train_step
 from dlprune.training.trainer import trainer_of
@@ -198,7 +201,8 @@ def compare_speed(net: Net, repetitions: int) -> None:
     images, labels = batch_of(net.shape, classifier.class_num)
     start = time.perf_counter()
     recipe, rates = recipe_of(classifier), Rates(1e-5, MOMENTUM)
-    train_step(classifier, images, labels, recipe=recipe, rates=rates)
+    with patch.object(runner, "_session", lambda model: static_session(model, 0, planned_memory=False)):
+        train_step(classifier, images, labels, recipe=recipe, rates=rates)
     first = time.perf_counter() - start
     peer = Peer(copy.deepcopy(module), 1e-5)
     runs: dict[str, Callable[[], object]] = {
