@@ -189,16 +189,17 @@ def _edges(graph: ir.Graph, consumers: Sequence[Consumer]) -> list[tuple[int, Ed
     return edges
 
 
-def _united(partials: Mapping[Edge, ir.Value]) -> dict[Edge, ir.Value]:
-    """Put the gradients through several readers of a tensor in one, where their sum is there anyway."""
-    readers: dict[ir.Value | None, list[Edge]] = {}
-    for node, slot in partials:
-        readers.setdefault(node.inputs[slot], []).append((node, slot))
-    found: dict[Edge, ir.Value] = {}
-    for edges in readers.values():
-        own = {edge: partials[edge] for edge in edges}
-        total = _sum_of(list(own.values()))
-        found |= own if total is None else {edges[0]: total}
+def _united(
+    edges: Sequence[tuple[int, Edge, int]], partials: Mapping[Edge, ir.Value]
+) -> list[tuple[int, Edge, int, ir.Value]]:
+    """Put the gradients through readers of one axis of a tensor in one, where their sum is there anyway."""
+    readers: dict[tuple[ir.Value | None, int], list[tuple[int, Edge, int]]] = {}
+    for index, (node, slot), axis in edges:
+        readers.setdefault((node.inputs[slot], axis), []).append((index, (node, slot), axis))
+    found = []
+    for own in readers.values():
+        total = _sum_of([partials[edge] for _, edge, _ in own])
+        found += [(*own[0], total)] if total is not None else [(*one, partials[one[1]]) for one in own]
     return found
 
 
@@ -240,11 +241,11 @@ class _Assembly:
             seed = self._writer.reshape(seed, shape)
         join(self._writer)
         gradients = differentiate(self._writer, {value: seed}, (), [edge for _, edge, _ in edges], opset=self._opset)
-        found = [(index, edge, axis) for index, edge, axis in edges if edge in gradients.edges]
-        partials = {edge: gradients.edges[edge] for _, edge, _ in found}
+        reached = [one for one in edges if one[1] in gradients.edges]
+        found = [(*one, gradients.edges[one[1]]) for one in reached]
         if together:
-            partials = _united(partials)
-        terms = {index: self._term(edge, partials[edge], axis) for index, edge, axis in found if edge in partials}
+            found = _united(reached, gradients.edges)
+        terms = {index: self._term(edge, partial, axis) for index, edge, axis, partial in found}
         self._output("logits", logits, (self._batch, classes))
         self._output("loss", loss, (self._batch,))
         for index, term in terms.items():

@@ -510,6 +510,27 @@ def test_terms_stay_apart_where_more_than_their_consumers_reads_the_tensor() -> 
     assert np.abs(total).max() > 1e-3
 
 
+def test_terms_stay_apart_where_consumers_read_different_axes() -> None:
+    """A convolution mixes the channels of this tensor, a product with a matrix its columns."""
+    proto = parsed("""(float[N,3,6,6] x) => (float[N,4] y)
+    <float[4,3,1,1] w0, float[4,4,1,1] w1, float[6,5] w2> {
+      a = Conv(x, w0)
+      r = Tanh(a)
+      b = Conv(r, w1)
+      c = MatMul(r, w2)
+      p = GlobalAveragePool(b)
+      q = GlobalMaxPool(c)
+      s = Add(p, q)
+      y = Flatten(s)
+    }""")
+    images = images_for(proto, 2)
+    readings = [reading("b", "r", 4), reading("c", "r", 6, axis=3)]
+    single, joint = (scored(proto, readings, images, [0, 1], together=way).terms for way in (False, True))
+    for mine, own in zip(joint, single, strict=True):
+        np.testing.assert_array_equal(mine, own)
+        assert own.any()
+
+
 def test_weights_outside_the_file_are_found(tmp_path: Path) -> None:
     """A model with external data is scored like the same model in one file."""
     proto = parsed(RESIDUAL)

@@ -207,34 +207,25 @@ class _Correlation:
         n, window = self._n, self._window
         batch, fields, channels = self._batch, self._fields, self._channels
         rows, columns = window.kernel
-        height, length = self._sizes[0], self._sizes[0] * window.out[1]
-        pads = [0, self._before[1], 0, self._after[1]]
-        shifted = self._along_axis(self._image, channels, 1, np.eye(columns), pads)
-        shifted = n.reshape(shifted, (batch, channels * columns, length))
-        reach = (rows - 1) * window.dilations[0]
-        pads = [reach - self._before[0], 0, reach - self._after[0], 0]
+        height, length, step = self._sizes[0], self._sizes[0] * window.out[1], window.dilations[0]
+        shifted = n.reshape(self._shifted(self._image, channels, [1]), (batch, channels * columns, length))
+        pads = [(rows - 1) * step - self._before[0], 0, (rows - 1) * step - self._after[0], 0]
         if min(pads) >= 0 and 4 * batch * max(channels, fields) * length <= _SMALL_BYTES:
-            placed = self._along_axis(self._field, fields, 0, np.eye(rows)[::-1], pads)
-            together = self._summed(shifted, n.reshape(placed, (batch, fields * rows, length)))
-            together = n.reshape(together, (channels, columns, fields, rows))
-            last = n.op("Transpose", together, perm=[2, 3, 1, 0])
-            return self._from_channels_last(n.reshape(last, (fields, rows * columns, channels)))
-        products = []
-        for row in range(rows):
-            start = row * window.dilations[0] - self._before[0]
-            shift = [0, 0, start, 0, 0, 0, height - window.out[0] - start, 0]  # a negative amount cuts
-            placed = n.op("Pad", self._field, shift) if any(shift) else self._field
-            products.append(self._summed(shifted, n.reshape(placed, (batch, fields, length))))
-        together = n.reshape(n.op("Concat", *products, axis=0), (rows, channels, columns, fields))
-        last = n.op("Transpose", together, perm=[3, 0, 2, 1])
+            one_hot = np.tile(np.eye(rows, dtype=np.float32)[::-1], (fields, 1)).reshape(-1, 1, rows, 1)
+            placed = n.op("Conv", self._field, one_hot, group=fields, dilations=[step, 1], pads=pads)
+            product = self._summed(shifted, n.reshape(placed, (batch, fields * rows, length)))
+            shape, perm = (channels, columns, fields, rows), [2, 3, 1, 0]
+        else:
+            products = []
+            for row in range(rows):
+                start = row * step - self._before[0]
+                shift = [0, 0, start, 0, 0, 0, height - window.out[0] - start, 0]  # a negative amount cuts
+                placed = n.op("Pad", self._field, shift) if any(shift) else self._field
+                products.append(self._summed(shifted, n.reshape(placed, (batch, fields, length))))
+            product = n.op("Concat", *products, axis=0)
+            shape, perm = (rows, channels, columns, fields), [3, 0, 2, 1]
+        last = n.op("Transpose", n.reshape(product, shape), perm=perm)
         return self._from_channels_last(n.reshape(last, (fields, rows * columns, channels)))
-
-    def _along_axis(self, value: ir.Value, channels: int, axis: int, taps: np.ndarray, pads: Sequence[int]) -> ir.Value:
-        """Return a map shifted along one of two axes, once for each row of `taps`."""
-        kernel, dilations = [1, 1], [1, 1]
-        kernel[axis], dilations[axis] = len(taps), self._window.dilations[axis]
-        one_hot = np.tile(taps.astype(np.float32), (channels, 1)).reshape(-1, 1, *kernel)
-        return self._n.op("Conv", value, one_hot, group=channels, dilations=dilations, pads=list(pads))
 
     def _summed(self, left: ir.Value, right: ir.Value) -> ir.Value:
         """Return Σ over samples of left · rightᵀ: [1, rows of left, rows of right]."""

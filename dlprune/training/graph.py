@@ -15,6 +15,7 @@ from ..gradients.kernel import channels_last, mark_channels_last
 from ..gradients.writer import shape_of
 from ..lift import lift
 from ..logits import before_sigmoid, before_softmax, keep_output
+from ..nodes import is_standard
 from ..simplify import simplify
 from ..weights import kernels, source_of, trainable_weights
 from . import loss as losses
@@ -298,18 +299,16 @@ class _Assembly:
 
 def _pool_before_relu(graph: ir.Graph) -> None:
     """Write MaxPool(Relu(x)) as Relu(MaxPool(x)), which is the same: a pool is the smaller map to work on."""
-    for pool in list(graph):
-        relu = pool.inputs[0].producer() if pool.op_type == "MaxPool" and pool.inputs[0] is not None else None
-        if relu is None or relu.op_type != "Relu" or len(pool.outputs) > 1 or len(relu.outputs[0].consumers()) > 1:
+    for pool in [node for node in graph if node.op_type == "MaxPool" and is_standard(node)]:
+        relu = None if pool.inputs[0] is None else pool.inputs[0].producer()
+        if relu is None or relu.op_type != "Relu" or not is_standard(relu) or len(pool.outputs) > 1:
             continue
-        if relu.outputs[0].is_graph_output():
+        rectified, pooled = relu.outputs[0], pool.outputs[0]
+        if len(rectified.uses()) > 1 or rectified.is_graph_output():
             continue
-        pooled = pool.outputs[0]
-        behind = ir.node("Relu", [pooled], name=f"{pooled.name}/relu")
-        behind.outputs[0].name = f"{pooled.name}/rectified"
-        behind.outputs[0].shape, behind.outputs[0].type = pooled.shape, pooled.type
-        graph.insert_after(pool, behind)
-        pooled.replace_all_uses_with(behind.outputs[0], replace_graph_outputs=True)
-        behind.replace_input_with(0, pooled)
         pool.replace_input_with(0, relu.inputs[0])
-        graph.remove(relu, safe=True)
+        pooled.replace_all_uses_with(rectified, replace_graph_outputs=True)
+        relu.replace_input_with(0, pooled)
+        rectified.shape = pooled.shape
+        graph.remove(relu)
+        graph.insert_after(pool, relu)

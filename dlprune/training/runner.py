@@ -25,7 +25,7 @@ class Outcome:
     Attributes:
         loss: of every sample, float32 [N].
         logits: float32 [N, K].
-        norm: squared length of the gradient.
+        norm: squared length of what the solver is given; not finite where a gradient is not.
         statistics: per part, mean and variance of the batch for all BatchNormalizations, in one row.
     """
 
@@ -88,7 +88,7 @@ class Runner:
         return Outcome(
             np.concatenate(losses).astype(np.float32),
             np.concatenate(logits).astype(np.float32),
-            sum(float(fetch(norm)) for norm in self._norms.values()) / solver.factor(recipe.solver, rates) ** 2,
+            sum(float(fetch(norm)) for norm in self._norms.values()),
             [row.astype(np.float32) for row in statistics],
         )
 

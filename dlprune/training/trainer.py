@@ -49,13 +49,11 @@ class StepResult:
         total_loss: mean loss of the samples plus the weight prior.
         loss: of every sample, float32 [N].
         logits: float32 [N, K].
-        gradient_norm: length of the mean gradient over all weights.
     """
 
     total_loss: float
     loss: Array
     logits: Array
-    gradient_norm: float
 
 
 class Trainer:
@@ -125,7 +123,7 @@ class Trainer:
             raise NotFiniteError(f"the {what} of this batch is not a finite number")
         statistics = self._new_statistics(runner.graph, outcome.statistics, rates.batchnorm_momentum)
         self._state = _State(1 - state.bank, state.steps + 1, statistics, state.step_count + 1)
-        return StepResult(loss, outcome.loss, outcome.logits, float(np.sqrt(outcome.norm)))
+        return StepResult(loss, outcome.loss, outcome.logits)
 
     def _prior(self, graph: TrainGraph, rates: Rates, source: int) -> float:
         """Return α/2·Σ w² over the trained kernels."""

@@ -280,12 +280,7 @@ def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
-    parser.add_argument(
-        "--parts",
-        nargs="+",
-        choices=["gradients", "curves", "speed", "alone"],
-        default=["gradients", "curves", "speed"],
-    )
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS, "alone"], default=PARTS)
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory-of", nargs=2, metavar=("NET", "CONTENDER"))
