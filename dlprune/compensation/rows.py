@@ -39,11 +39,13 @@ class Taps:
             float32 [n·r, C, T].
         """
         table = self.table[chosen]
-        picked = np.take_along_axis(
-            data[:, :, None, :], np.maximum(table, 0).reshape(len(data), 1, 1, -1), axis=3
-        ).reshape(len(data), data.shape[1], *table.shape[1:])
-        picked[np.broadcast_to((table < 0)[:, None], picked.shape)] = 0
-        return picked.transpose(0, 2, 1, 3).reshape(-1, data.shape[1], table.shape[2])
+        number, _, taps = table.shape
+        rows = np.empty((*table.shape[:2], data.shape[1], taps), data.dtype)
+        for image, read, own in zip(data, table.reshape(number, -1), rows, strict=True):
+            picked = image.T[np.maximum(read, 0)]
+            picked[read < 0] = 0
+            own[...] = picked.reshape(-1, taps, data.shape[1]).transpose(0, 2, 1)
+        return rows.reshape(-1, data.shape[1], taps)
 
 
 def taps_of(node: ir.Node, source: Shape, target: Shape, kernel: Shape) -> Taps:

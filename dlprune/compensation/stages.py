@@ -49,6 +49,7 @@ class Stages:
         self._count = len(images)
         dtype = facts.dtype(name)
         images = images if dtype is None else images.astype(dtype.numpy(), copy=False)
+        self._buffers = _Buffers()
         self._known: dict[str, list[Array]] = {name: list(batches(images, batch))}
 
     def tensor(self, name: str) -> Iterator[tuple[Array, int]]:
@@ -99,13 +100,31 @@ class Stages:
         ]
         session = self._session(nodes, inputs, outputs, read)
         names = [output.name or "" for output in outputs]
+        # An output whose shape depends on the data has another one in each batch.
+        fixed = all(self._facts.shape(output) is not None for output in outputs)
         results: dict[str, list[Array]] = {name: [] for name in names}
         for position in range(len(next(iter(self._known.values())))):
             feeds = {name: self._known[name][position] for name in inputs}
-            for name, array in zip(names, session.run(names, feeds), strict=True):
+            likes = [results[name][0] for name in names] if fixed and position else None
+            arrays = session.run(names, feeds) if likes is None else self._run_into(session, feeds, names, likes)
+            for name, array in zip(names, arrays, strict=True):
                 results[name].append(array)
         self._known.update(results)
+        self._buffers.clear()
         self._drop_unused()
+
+    def _run_into(
+        self, session: ort.InferenceSession, feeds: dict[str, Array], names: list[str], likes: list[Array]
+    ) -> list[Array]:
+        """Run a session; its outputs, which are like those of the last run, are written into spare memory."""
+        binding = session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        outputs = [self._buffers.take(like) for like in likes]
+        for name, array in zip(names, outputs, strict=True):
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        session.run_with_iobinding(binding)
+        return outputs
 
     def _is_read_later(self, value: ir.Value) -> bool:
         return any(
@@ -117,7 +136,9 @@ class Stages:
         values.update({value.name: value for value in self._model.graph.inputs})
         for name in list(self._known):
             if name not in self._wanted and not self._is_read_later(values[name]) and len(self._known) > 1:
-                del self._known[name]
+                arrays = self._known.pop(name)
+                if name in self._producers:  # and not the user's images
+                    self._buffers.give(arrays)
 
     def _session(
         self, nodes: list[ir.Node], inputs: list[str], outputs: list[ir.Value], read: list[ir.Value]
@@ -150,6 +171,29 @@ class Stages:
         dtype = self._facts.dtype(name)
         assert dtype is not None
         return onnx.helper.make_tensor_value_info(name, int(dtype), None)
+
+
+class _Buffers:
+    """Memory of tensors that nobody needs any more, for the next ones: fresh memory costs more than writing to it."""
+
+    def __init__(self) -> None:
+        self._spare: list[NDArray[np.uint8]] = []
+
+    def give(self, arrays: list[Array]) -> None:
+        """Take arrays back; nobody may read them any more."""
+        self._spare.extend(array.reshape(-1).view(np.uint8) for array in arrays)
+
+    def take(self, like: Array) -> Array:
+        """Return an array like this one with any contents."""
+        fits = [at for at, buffer in enumerate(self._spare) if like.nbytes <= buffer.nbytes <= 2 * like.nbytes]
+        if not fits:
+            return np.empty_like(like)
+        buffer = self._spare.pop(min(fits, key=lambda at: self._spare[at].nbytes))
+        return buffer[: like.nbytes].view(like.dtype).reshape(like.shape)
+
+    def clear(self) -> None:
+        """Let go of memory that has found no use."""
+        self._spare.clear()
 
 
 def _constant_nodes(model: ir.Model) -> set[ir.Node]:
