@@ -261,7 +261,7 @@ class Surgeon:
                 value = self.insert_before(node, "Gather", [value, picked], axis=axis)
             return value
         for axis, keep in keeps.items():
-            array = np.compress(keep, array, axis=axis)
+            array = array.take(np.flatnonzero(keep), axis=axis, mode="clip")  # bounds need not be checked
         return self.constant(f"{value.name}.kept", array)
 
     def _is_lasting(self, value: ir.Value, array: NDArray[Any]) -> bool:
