@@ -128,9 +128,10 @@ class Regression:
 
     def outputs(self, data: Array, batch: int, chosen: NDArray[np.int64]) -> Array:
         """Return the same rows of an output: float32 [n·r, O_all]."""
-        if self.is_convolution:
-            data = data.reshape(batch, data.shape[1], -1).transpose(0, 2, 1)
-        return self._picked(data, batch, chosen)
+        if not self.is_convolution:
+            return self._picked(data, batch, chosen)
+        flat = data[: len(chosen)].reshape(len(chosen), data.shape[1], -1)
+        return np.concatenate([image.T[at] for image, at in zip(flat, chosen, strict=True)])
 
     @staticmethod
     def _picked(data: Array, batch: int, chosen: NDArray[np.int64]) -> Array:
