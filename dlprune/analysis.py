@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -22,12 +23,17 @@ _PIXEL_STEP = 32
 
 @dataclass(frozen=True)
 class Analysis:
-    """Facts, structure and signature of a classifier at its present image size."""
+    """A classifier's graph with its facts and structure at the present image size."""
 
+    model: ir.Model
     facts: Facts
     structure: Structure
     other_shapes: Mapping[str, Shape]
-    signature: str
+
+    @cached_property
+    def signature(self) -> str:
+        """Digest of the architecture, see signature()."""
+        return signature(self.model)
 
 
 def analysis_of(classifier: Classifier) -> Analysis:
@@ -49,12 +55,7 @@ def _analyse(classifier: Classifier, shape: Shape) -> Analysis:
     except Exception:
         classifier.confidences(np.zeros(shape, np.float32))  # a model that cannot be run says so itself
         raise
-    return Analysis(
-        facts=facts,
-        structure=structure,
-        other_shapes=_other_shapes(classifier, shape),
-        signature=signature(classifier.model),
-    )
+    return Analysis(classifier.model, facts, structure, _other_shapes(classifier, shape))
 
 
 def _other_shapes(classifier: Classifier, shape: Shape) -> dict[str, Shape]:
