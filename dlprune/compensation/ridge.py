@@ -91,7 +91,7 @@ def refit(
         total.add(other)
     equations = total.equations(whole=True)
     pull = equations.pull(ridge)
-    factor = equations.factor(pull)
+    factor = _factor(equations.matrix, pull)
     change = factor.solve(equations.right)
     if level is None or not centred or not (targets <= level).any():
         return rows.fit(change.T)
@@ -204,13 +204,9 @@ class _Primal:
         scale = float(np.trace(self.matrix)) / len(self.matrix)
         return ridge * max(scale, 0.0) + self.floor
 
-    def factor(self, pull: float) -> Cholesky[np.float64]:
-        """Return the factorised equations."""
-        return _factor(self.matrix, pull)
-
     def change(self, ridge: float) -> Matrix:
         """Return the change of the weights."""
-        return self.factor(self.pull(ridge)).solve(self.right).T
+        return _factor(self.matrix, self.pull(ridge)).solve(self.right).T
 
 
 class _Dual:
@@ -258,14 +254,15 @@ def _below(rows: _Rows, targets: Array, level: Array, change: Array, pull: float
         towards, stiff = _inner(slope, along) + slope_bias * along_bias, pull * _inner(along, along) + _TINY
         # As far as the rows that matter now say.
         pace = towards / (misses.bend(moved) + stiff)
-        now = misses.move(pace, moved) + pull * _inner(change + pace * along, change + pace * along)
+        further = change + pace * along
+        now = misses.move(pace, moved) + pull * _inner(further, further)
         if len(worse := np.flatnonzero(now > loss)):
             # Others have begun to matter on the way. Had all of them done so from the start, the loss could only fall.
-            careful = pace.copy()
-            careful[worse] = towards[worse] / (_inner(moved[:, worse], moved[:, worse]) + stiff[worse])
-            misses.correct(worse, (careful - pace)[worse], moved)
-            pace = careful
-        change, bias = change + pace * along, bias + pace * along_bias
+            careful = towards[worse] / (_inner(moved[:, worse], moved[:, worse]) + stiff[worse])
+            misses.correct(worse, careful - pace[worse], moved)
+            pace[worse] = careful
+            further = change + pace * along
+        change, bias = further, bias + pace * along_bias
         loss = np.minimum(now, loss)
     weight = rows.weight + change.T
     return Fit(weight, bias - weight @ rows.x_mean, "least_squares")
