@@ -24,7 +24,7 @@ from dlprune.compensation.reference import fit_order
 from dlprune.compensation.ridge import RIDGE, refit
 from dlprune.compensation.rows import Regression
 from dlprune.compensation.stages import Stages
-from dlprune.compensation.sweep import Gram
+from dlprune.compensation.sweep import Gram, folded_moments, over_taps
 from dlprune.demo import demo_images
 from dlprune.facts import gather_facts
 from dlprune.fit import scored_data
@@ -304,6 +304,18 @@ def test_a_level_below_all_targets_changes_nothing():
     plain = refit(x, targets, weight, 4)
     for level in (np.full(3, -100, np.float32), np.full((200, 3), -np.inf, np.float32)):
         np.testing.assert_array_equal(refit(x, targets, weight, 4, level).weight, plain.weight)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_a_refit_tells_the_covariance_of_channels_over_rows_and_taps(offset: float):
+    x = (RNG.standard_normal((300, 4, 9)) + offset * RNG.standard_normal((4, 9))).astype(np.float32)
+    rows, targets = x.reshape(300, 36), RNG.standard_normal((300, 2)).astype(np.float32)
+    found = refit(rows, targets, RNG.standard_normal((2, 36)), 3).moments
+    assert found is not None
+    truth = np.cov(x.astype(np.float64).transpose(0, 2, 1).reshape(-1, 4), rowvar=False, bias=True)
+    taps = np.arange(36).reshape(4, 9)
+    np.testing.assert_allclose(folded_moments(found, taps), truth, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(over_taps(rows, taps), truth, rtol=1e-5, atol=1e-5)
 
 
 def test_choice_by_reconstruction_equals_refitting_after_each_removal():

@@ -6,7 +6,7 @@ equations solved. What rounding does stays far below what the weakest ridge does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from .cholesky import Cholesky, factorise
 
 Array = NDArray[np.float32]
 Matrix = NDArray[np.float64]
+Moments = tuple[Matrix, Matrix]
 
 #: Strength of the pull towards the old weights, in units of the mean variance of the inputs.
 RIDGE = 1e-2
@@ -39,14 +40,18 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Fit:
-    """Refitted weights W [O, K] and bias [O], and how: 'least_squares' or 'bias'."""
+    """Refitted weights W [O, K] and bias [O], and how: 'least_squares' or 'bias'.
+
+    `moments` holds mean [K] and covariance [K, K] of the inputs, where the fit came by them.
+    """
 
     weight: Matrix
     bias: Matrix
     method: str
+    moments: Moments | None = None
 
 
-def moments(rows: Array) -> tuple[Matrix, Matrix]:
+def moments(rows: Array) -> Moments:
     """Return mean [K] and covariance [K, K] of rows [R, K]."""
     centred, mean = _centred(rows, True)
     return mean, _product(centred, centred) / len(rows)
@@ -94,8 +99,10 @@ def refit(
     factor = _factor(equations.matrix, pull)
     change = factor.solve(equations.right)
     if level is None or not centred or not (targets <= level).any():
-        return rows.fit(change.T)
-    return _below(rows, targets, level, change.astype(np.float32), pull, factor.single())
+        fit = rows.fit(change.T)
+    else:
+        fit = _below(rows, targets, level, change.astype(np.float32), pull, factor.single())
+    return replace(fit, moments=(rows.x_mean, equations.matrix / count)) if centred else fit
 
 
 class _Rows:

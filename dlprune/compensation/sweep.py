@@ -15,7 +15,7 @@ from ..facts import Facts
 from ..structure import Consumer, Structure
 from .behind import before, bias_place, rising
 from .reference import Reference, Target, fit_order, gather
-from .ridge import Fit, moments, refit
+from .ridge import Fit, Moments, moments, refit
 from .rows import Regression
 from .stages import Stages
 from .storage import store, value_of
@@ -120,7 +120,7 @@ class Sweep:
                 continue
             node, target = nodes[consumer.output], self._reference.targets[consumer.output]
             regression = Regression(node, self._facts, self._facts_batch)
-            rows = self._inputs(stages, consumer, regression, target)
+            rows, fits = self._inputs(stages, consumer, regression, target), []
             if consumer.output in refitted:
                 wish, level = self._wish(stages, consumer, regression, target)
                 assert not stages.has_run(node), consumer.output
@@ -129,7 +129,7 @@ class Sweep:
                 if reestimate:
                     self._reestimate(node, rows, fits)
             if with_grams:
-                outcome.grams.extend(self._grams(node, regression, rows, consumer, target))
+                outcome.grams.extend(self._grams(node, regression, rows, fits, consumer, target))
             readers[consumer.input] -= 1
             if not readers[consumer.input]:
                 stages.release(consumer.input)
@@ -221,20 +221,18 @@ class Sweep:
         store(self._model, self._facts, target, index, array)
 
     def _grams(
-        self, node: ir.Node, regression: Regression, rows: Array, consumer: Consumer, target: Target
+        self, node: ir.Node, regression: Regression, rows: Array, fits: list[Fit], consumer: Consumer, target: Target
     ) -> list[Gram]:
         weight = regression.weight(value_of(self._facts, node.inputs[1]))
         units = consumer.units.reshape(regression.groups, -1)
         grams = []
         for group in range(regression.groups):
-            own, taps = _folded(units[group])
-            shape = (-1, taps.shape[0], taps.shape[1] * regression.tap_num)
-            picked = [
-                array.reshape(len(array), units.shape[1], regression.tap_num)[:, taps].reshape(shape)
-                for array in (rows[:, group], weight[group])
-            ]
-            flat, stacked = (array.transpose(0, 2, 1).reshape(-1, len(own)) for array in picked)
-            grams.append(Gram(own, moments(flat)[1], stacked.T @ stacked, target.weight))
+            own, channels = _folded(units[group])
+            taps = (channels[:, :, None] * regression.tap_num + np.arange(regression.tap_num)).reshape(len(own), -1)
+            known = fits[group].moments if fits else None
+            inputs = over_taps(rows[:, group], taps) if known is None else folded_moments(known, taps)
+            stacked = weight[group][:, taps.T].reshape(-1, len(own))
+            grams.append(Gram(own, inputs, stacked.T @ stacked, target.weight))
         return grams
 
 
@@ -247,3 +245,17 @@ def _folded(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     if len(np.unique(counts)) > 1:
         return units, np.arange(len(units))[:, None]
     return own, np.argsort(units, kind="stable").reshape(len(own), -1)
+
+
+def over_taps(rows: Array, taps: NDArray[np.int64]) -> Matrix:
+    """Return the covariance of channels over rows and taps [C, C]; `taps` are the columns of each, int64 [C, T]."""
+    return moments(rows[:, taps.T].reshape(-1, len(taps)))[1]
+
+
+def folded_moments(columns: Moments, taps: NDArray[np.int64]) -> Matrix:
+    """Return the same from mean and covariance of the columns: what varies at each tap, and between the taps."""
+    mean, covariance = columns
+    between = mean[taps] - mean[taps].mean(axis=1, keepdims=True)
+    within = sum(covariance[np.ix_(tap, tap)] for tap in taps.T)
+    folded: Matrix = (within + between @ between.T) / taps.shape[1]
+    return folded

@@ -6,8 +6,9 @@
   of 8) for its Taylor importance, prune 30 %, export to ONNX.
 
 Each works in a fresh process; imports are not counted, the peak is that of the process (VmHWM). A *pass* is what one
-forward run of ONNX Runtime over the same images takes, in a process of its own, before and after the job. The pruning
-goes in steps; what is not in a step is the look at the original before, and the run of the result.
+forward run of ONNX Runtime over the same images takes, in a process of its own: before and after Torch-Pruning's job,
+and before and after scoring and each step of dlprune's, which waits meanwhile (the speed of a shared machine drifts).
+The pruning goes in steps; what is not in a step is the look at the original before, and the run of the result.
 
 Needs torch, torchvision, timm and torch-pruning. Results are kept in ``whole_job.json`` in the folder, what is there
 already is not measured again::
@@ -22,6 +23,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +83,15 @@ def ours(folder: Path, name: str, number: int) -> Phases:
     import onnxruntime as ort
 
     import dlprune as ha
-    from dlprune.handle import unwrap
+    from dlprune.handle import new_handle, unwrap
+    from dlprune.model import unwrap_model
     from dlprune.pruningdata import PruningData
+    from dlprune.removal import generate
+
+    passes: list[float] = []
+
+    def look_at_clock(*_: object) -> None:
+        passes.append(alone(__file__, *settings(folder, name, number), "forward")["seconds"]["pass"])
 
     phases, written = Phases(), folder / f"{name}_pruned.onnx"
     with phases.phase("read"):
@@ -90,6 +99,7 @@ def ours(folder: Path, name: str, number: int) -> Phases:
         ha.set_dl_model_param(model, "batch_size", BATCH)
         pruning = ha.create_dl_pruning(model, "oracle", [])
         ha.set_dl_pruning_param(pruning, "percentage", PERCENTAGE)
+    look_at_clock()
     with phases.phase("score"):
         for images, labels in batches(folder, number):
             samples = [
@@ -102,17 +112,22 @@ def ours(folder: Path, name: str, number: int) -> Phases:
                 for image, label in zip(images, labels, strict=True)
             ]
             ha.add_dl_pruning_batch(model, pruning, samples)
+    look_at_clock()
+    data = unwrap(pruning, "dl_pruning", PruningData, 1)
     with phases.phase("prune"):
-        pruned = ha.gen_dl_pruned_model(model, pruning)
+        result, _ = generate(unwrap_model(model, 1), data, watch=look_at_clock)
+        pruned = new_handle("dl_model", result)
     with phases.phase("write"):
         ha.write_dl_model(pruned, str(written))
     with phases.phase("check"):
         onnx.checker.check_model(str(written), full_check=True)
         session = ort.InferenceSession(str(written), providers=["CPUExecutionProvider"])
         session.run(None, {session.get_inputs()[0].name: np.zeros((1, *SHAPE), np.float32)})
-    steps = [float(step["seconds"]) for step in unwrap(pruning, "dl_pruning", PruningData, 1).history]
-    phases.seconds |= {f"step {index}": seconds for index, seconds in enumerate(steps, 1)}
+    steps = [float(step["seconds"]) for step in data.history]
+    phases.seconds["prune"] -= sum(passes[2:])
     phases.seconds["beside steps"] = phases.seconds["prune"] - sum(steps)
+    phases.seconds |= {f"step {index}": seconds for index, seconds in enumerate(steps, 1)}
+    phases.seconds |= {f"pass {index}": seconds for index, seconds in enumerate(passes)}
     return phases
 
 
@@ -158,41 +173,50 @@ def theirs(folder: Path, name: str, number: int) -> Phases:
     return phases
 
 
+PHASES = ("read", "trace", "score", "prune", "write", "check")
 JOBS: dict[str, Callable[[Path, str, int], Phases]] = {
     "prepare": prepare,
     "forward": forward,
     "dlprune": ours,
     "Torch-Pruning": theirs,
 }
-#: The forward pass is the measure of the jobs between.
-ORDER = ("forward", "dlprune", "Torch-Pruning", "forward again")
+#: The forward pass is the measure of the job between; dlprune's has passes of its own.
+ORDER = ("dlprune", "forward", "Torch-Pruning", "forward again")
+
+
+def settings(folder: Path, name: str, number: int) -> tuple[object, ...]:
+    """Return the arguments of a job, but for which."""
+    return folder, "--name", name, "--images", number, "--job"
+
+
+def amount(seconds: float | None, unit: float) -> tuple[str, str]:
+    """Return seconds, and how many passes that is."""
+    return ("–", "–") if seconds is None else (f"{seconds:.2f}", f"{seconds / unit:.1f}")
 
 
 def table(kept: Kept, name: str, number: int) -> str:
     """Return seconds and passes of every phase of both, and their memory."""
-    first, mine, peer, second = (kept.found[f"{name} {number} {what}"] for what in ORDER)
-    unit = statistics.mean(one["seconds"]["pass"] for one in (first, second))
-    steps = [one for one in mine["seconds"] if "step" in one]
+    mine, first, peer, second = (kept.found[f"{name} {number} {what}"] for what in ORDER)
+    seconds = mine["seconds"]
+    passes = [seconds[key] for key in seconds if key.startswith("pass")]
+    around = [statistics.mean(pair) for pair in pairwise(passes)]
+    steps = [key for key in seconds if key.startswith("step")]
+    theirs_unit = statistics.mean(one["seconds"]["pass"] for one in (first, second))
+    units = {"score": around[0], **dict(zip(steps, around[1:], strict=True))}
     rows = []
-    for phase in ("read", "trace", "score", "prune", *steps, "write", "check"):
-        cells = [one["seconds"].get(phase) for one in (mine, peer)]
-        texts = [
-            text for cell in cells for text in (("–", "–") if cell is None else (f"{cell:.2f}", f"{cell / unit:.1f}"))
-        ]
-        rows.append([f"*{phase}*" if phase in steps else phase, *texts])
-    totals = [sum(value for key, value in one["seconds"].items() if key not in steps) for one in (mine, peer)]
-    rows.append(["**all**", *(text for total in totals for text in (f"{total:.1f}", f"{total / unit:.1f}"))])
+    for phase in (*PHASES[:4], "beside steps", *steps, *PHASES[4:]):
+        own, other = (one["seconds"].get(phase) for one in (mine, peer))
+        texts = [*amount(own, units.get(phase, statistics.mean(passes))), *amount(other, theirs_unit)]
+        rows.append([f"*{phase}*" if "step" in phase else phase, *texts])
+    totals = [sum(one["seconds"].get(phase, 0.0) for phase in PHASES) for one in (mine, peer)]
+    rows.append(["**all**", *(text for total in totals for text in (f"{total:.1f}", ""))])
     for what, value in (("peak memory, MB", lambda one: one["peak"]), ("of it imports, MB", lambda one: one["before"])):
         rows.append([what, *(text for one in (mine, peer) for text in (f"{value(one):.0f}", ""))])
     head = [f"{name}, {number} images", "dlprune, s", "passes", "Torch-Pruning, s", "passes"]
-    dearest = max(mine["seconds"][step] for step in steps if step != "beside steps") / unit
-    drift = max(one["seconds"]["pass"] for one in (first, second)) / unit - 1
-    busy = statistics.mean(one["processor"]["pass"] for one in (first, second))
-    mean = mine["processor"]["prune"] / busy / len(steps)
+    taken = [seconds[step] / units[step] for step in steps]
     notes = [
-        f"A pass takes {unit:.2f} s (±{100 * drift:.0f} %); the dearest step of pruning takes {dearest:.1f} passes.",
-        f"In processor time scoring takes {mine['processor']['score'] / busy:.1f} passes, a step of pruning (what is "
-        f"beside them counted as one more) {mean:.1f} in the mean.",
+        f"A pass takes {min(passes):.1f} to {max(passes):.1f} s beside dlprune, {theirs_unit:.1f} s beside the peer.",
+        f"A step of pruning takes {statistics.mean(taken):.1f} passes in the mean, {max(taken):.1f} at most.",
         f"dlprune ÷ Torch-Pruning: time {totals[0] / totals[1]:.2f}, memory {mine['peak'] / peer['peak']:.2f}.",
     ]
     return "\n".join([markdown(head, rows), "", *notes])
@@ -211,10 +235,10 @@ def main() -> None:
         return
     place = where(("torch", "torch-pruning"))
     kept = Kept(arguments.folder / "whole_job.json", place)
-    settings = (arguments.folder, "--name", arguments.name, "--images", arguments.images, "--job")
+    job = settings(arguments.folder, arguments.name, arguments.images)
     missing = [what for what in ORDER if f"{arguments.name} {arguments.images} {what}" not in kept.found]
     for what in ["prepare", *missing] if missing else []:
-        found = alone(__file__, *settings, what.removesuffix(" again"))
+        found = alone(__file__, *job, what.removesuffix(" again"))
         if what != "prepare":
             kept.save(f"{arguments.name} {arguments.images} {what}", found)
     print(f"{place}; {THREADS} threads.\n\n{table(kept, arguments.name, arguments.images)}")
