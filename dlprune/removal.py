@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -66,6 +67,13 @@ def generate(
     carry_masks(classifier, pruned, result.gone)
     pruned.confidences(images[:1].repeat(classifier.params.batch_size, axis=0))  # it must run before anybody gets it
     data.finish(result.gone, result.reached, [step.entry() for step in result.history])
+    if plan.percentage > 0 and plan.limits.multiple > 1 and not result.gone.any():
+        warnings.warn(
+            f"No kernel was removed: with 'kernel_multiple' {data.settings.kernel_multiple!r} layers keep multiples of "
+            f"{plan.limits.multiple} kernels, and within 'percentage' {plan.percentage:g} of 'target' {plan.target!r} "
+            "none can lose as many as that takes. Set a smaller 'kernel_multiple' or a higher 'percentage'.",
+            stacklevel=3,
+        )
     return pruned, result
 
 

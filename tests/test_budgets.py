@@ -480,6 +480,11 @@ def _conv_names(model: ha.HHandle) -> list[str]:
 # --- batch normalisation ----------------------------------------------------------------------------------------------
 
 
+def test_a_multiple_above_every_width_is_named_in_a_warning(model: ha.HHandle) -> None:
+    with pytest.warns(UserWarning, match=r"No kernel was removed.*'kernel_multiple' 1024"):
+        ha.gen_dl_pruned_model(model, scored(model, kernel_multiple=1024, percentage=50))
+
+
 def test_reestimated_statistics_are_those_of_the_calibration_images(model: ha.HHandle) -> None:
     """All 16 output positions of 48 images are looked at, so the statistics are exact."""
     settings: dict[str, Value] = {"compensation": "least_squares", "batchnorm": "reestimate"}
@@ -510,6 +515,7 @@ def test_statistics_stay_where_nothing_was_lost(model: ha.HHandle) -> None:
 # --- random nets ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:No kernel was removed")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_nets_stay_within_every_budget(seed: int) -> None:
     classifier = read(random_net(seed))
