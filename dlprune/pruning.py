@@ -168,7 +168,10 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     without labels and without training; 'bias': only their biases; 'none': plain removal, exact);
     'selection' ('reconstruction': score times root of the error that remains after the refit; 'score': the score
     alone; 'auto', default: 'reconstruction' unless compensation is 'none' or the mode's scores are no changes of the
-    loss, i.e. is one of 'gram_greedy', 'l1', 'l2', 'bn_scale', 'random');
+    loss, i.e. is one of 'gram_greedy', 'l1', 'l2', 'bn_scale', 'random'); 'choice_num' (1, 2 or 'auto', default: with
+    'reconstruction' each step refits so many choices of kernels, which weigh score and remaining error differently, and
+    keeps the one whose decisions stay nearest to the original's; 'auto': 2 where a look at the remembered images takes
+    fewer than 5e10 multiply-accumulates, else 1);
     'step_percentage' (number in (0, 100], default 10: with compensation, so many percent of the removable kernels that
     are left go at a time, a fifth of the first step at least, and what stays is scored again); 'calibration_image_num'
     (integer ≥ 1, default 256: images that the handle remembers for this, in single precision, those with the smallest

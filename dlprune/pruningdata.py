@@ -376,8 +376,9 @@ class PruningData(Payload):
                 mark=head.get("mark", ""),
             )
             for one_field in fields(Settings):
-                value = head["settings"][one_field.name]
-                found.set(one_field.name, tuple(value) if isinstance(value, list) else (value,))
+                if one_field.name in head["settings"]:  # older files know fewer
+                    value = head["settings"][one_field.name]
+                    found.set(one_field.name, tuple(value) if isinstance(value, list) else (value,))
             found.sums, found.count, found.weighed = arrays["sums"], head["count"], arrays.get("weighed")
             if "images" in arrays:
                 found.calibration.add(arrays["images"], arrays["labels"])

@@ -11,6 +11,7 @@ from .compensation.sweep import Method
 from .criteria import modes
 from .errors import H_ERR_DL_PRUNING_WRONG_DATA, H_ERR_WIPV2, HOperatorError
 from .parameters import bad_value, choice, count, number, one, text
+from .reconstruction import POWERS
 from .selection import NORMALIZATIONS
 from .targets import TARGETS
 from .tuples import HTuple
@@ -47,12 +48,19 @@ def _share(name: str, values: HTuple) -> int | float | str:
     return _percentage(name, values)
 
 
-def _multiple(name: str, values: HTuple) -> int | str:
+def _positive_or_auto(name: str, values: HTuple) -> int | str:
     if one(name, values) == "auto":
         return "auto"
     if isinstance(values[0], str):
         raise bad_value(name, values[0], "an integer of at least 1 or 'auto' is needed")
     return count(name, values)
+
+
+def _choices(name: str, values: HTuple) -> int | str:
+    found = _positive_or_auto(name, values)
+    if isinstance(found, int) and found > len(POWERS):
+        raise bad_value(name, found, f"an integer from 1 to {len(POWERS)} or 'auto' is needed")
+    return found
 
 
 def _natural(name: str, values: HTuple) -> int:
@@ -70,11 +78,12 @@ class Settings:
     max_layer_percentage: Annotated[int | float | str, _share] = "auto"
     compensation: Annotated[Method, choice("least_squares", "bias", "none")] = "least_squares"
     selection: Annotated[str, choice("auto", "reconstruction", "score")] = "auto"
+    choice_num: Annotated[int | str, _choices] = "auto"
     step_percentage: Annotated[int | float, number(0, 100, above=True)] = 10
     calibration_image_num: Annotated[int, count] = 256
     target: Annotated[str, choice(*TARGETS)] = "kernels"
     held_out_image_num: Annotated[int, count] = 256
-    kernel_multiple: Annotated[int | str, _multiple] = 1
+    kernel_multiple: Annotated[int | str, _positive_or_auto] = 1
     min_kernel_num: Annotated[int, count] = 1
     exclude_layers: Annotated[tuple[str, ...], limits.layer_patterns] = ()
     layer_percentages: Annotated[tuple[str, ...], limits.layer_percentages] = ()

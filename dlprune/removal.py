@@ -42,6 +42,7 @@ def _plan(data: PruningData) -> Plan:
         compensation=settings.compensation,
         reestimate=settings.batchnorm == "reestimate",
         distillation_steps=settings.distillation_steps,
+        choices=None if isinstance(settings.choice_num, str) else settings.choice_num,
     )
 
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -13,21 +14,24 @@ from numpy.typing import NDArray
 
 from .analysis import Analysis, analysis_of
 from .classifier import Classifier
-from .compensation.distillation import distil
+from .compensation.distillation import distil, divergence
 from .compensation.reference import Reference, look_up
 from .compensation.stages import batches
 from .compensation.sweep import Method, Outcome, Sweep
+from .cost import cost_of
 from .criteria import Criterion, Network, Tally
 from .facts import Facts, gather_facts
-from .reconstruction import choose_by_reconstruction
+from .reconstruction import POWERS, choose_by_reconstruction
 from .selection import Limits, Mask, Room, dense_features
 from .structure import FIXED
 from .surgery import remove_units
 from .targets import CostTarget, CountTarget, LatencyTarget, Net, Target
 from .timing import block_width
+from .training.evaluation import logits_of
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
+Logits = NDArray[np.float32]
 Progress = Callable[[str, float], object]
 #: Takes a step that was kept and the network after it, which must not be changed.
 Watch = Callable[["Step", ir.Model], object]
@@ -40,6 +44,8 @@ _TRIES = 6
 _MORE_STEPS = 3
 #: The last steps take less and less, but this share of the first one at least.
 _LEAST_STRIDE = 1 / 5
+#: All choices are tried in each step if one look at all calibration images takes no more multiply-accumulates.
+_LITTLE_WORK = 5e10
 #: A search for the most that can leave ends at this share of a step.
 _FINEST = 1 / 8
 
@@ -60,6 +66,7 @@ class Plan:
         compensation: 'least_squares', 'bias' or 'none'.
         reestimate: whether BatchNormalization behind a refitted layer gets new statistics.
         distillation_steps: steps of all weights towards the original's logits at the end.
+        choices: how many choices are refitted in each step to keep the best; None: several if that costs little.
     """
 
     percentage: float
@@ -73,6 +80,7 @@ class Plan:
     compensation: Method = "least_squares"
     reestimate: bool = False
     distillation_steps: int = 0
+    choices: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -163,6 +171,11 @@ def _stride(position: float, step: float) -> float:
     return step * max(1 - position / 100, _LEAST_STRIDE)
 
 
+def _within(progress: Callable[[float], None], number: int, count: int, share: float) -> None:
+    """Tell the progress of one of several equal parts."""
+    progress((number + share) / count)
+
+
 class Stepper:
     """Prunes one classifier on its calibration images.
 
@@ -204,6 +217,7 @@ class Stepper:
         structure = self._analysis.structure
         nothing = np.zeros(structure.unit_num, np.bool_)
         self._original = Net(classifier.model, self._analysis.facts, structure, nothing)
+        self._aim: Logits | None = None
         self._looked_up: Reference | None = None
         self._first_looks: dict[tuple[bool, str], Outcome] = {}
 
@@ -309,22 +323,48 @@ class Stepper:
     ) -> _State | None:
         """Remove units until `limit` percent have left and refit the others; None if nothing more can leave."""
         start = time.perf_counter()
-        progress(0.0)
-        found = self._removed(walk, state, limit)
-        if found is None:
+        powers = POWERS[: self._choice_num(walk.plan)]
+        best, least, seen = None, np.inf, list[Mask]()
+        for number, power in enumerate(powers):
+            progress(number / len(powers))
+            found = self._removed(walk, state, limit, power)
+            if found is None or any(np.array_equal(found[0].gone, gone) for gone in seen):
+                continue
+            seen.append(found[0].gone)
+            refitted = self._refitted(walk, *found, last=last, progress=partial(_within, progress, number, len(powers)))
+            miss = self._miss(refitted.net) if len(powers) > 1 else 0.0
+            if best is None or miss < least:
+                best, least = refitted, miss
+        if best is None:
             return None
-        net, reached = found
+        gone, structure = best.net.gone, self._original.structure
+        kernels = int(structure.kernels[gone].sum())
+        features = int(dense_features(structure.kernels, structure.features)[gone].sum())
+        walk.history.append(Step(kernels, features, best.reached, best.outcome.methods, time.perf_counter() - start))
+        return best
+
+    def _choice_num(self, plan: Plan) -> int:
+        if plan.choices is not None or plan.selection != "reconstruction":
+            return plan.choices or 1
+        work = cost_of(self._classifier).macs * len(self._images)
+        return len(POWERS) if work <= _LITTLE_WORK else 1
+
+    def _miss(self, net: Net) -> float:
+        """Return how far a network's decisions are from the original's, on the calibration images."""
+        if self._aim is None:
+            self._aim = logits_of(self._classifier, self._images)
+        return divergence(logits_of(self._classifier.with_model(net.model), self._images), self._aim)
+
+    def _refitted(
+        self, walk: _Walk, net: Net, reached: float, *, last: bool, progress: Callable[[float], None]
+    ) -> _State:
         outcome = self._sweep(walk, net, last=last, progress=progress)
         net = replace(net, facts=self._facts(net.model))  # the refit has put new weights in
         if isinstance(walk.target, CostTarget):
             reached = walk.target.reached(net)  # and new biases perhaps
-        structure = self._original.structure
-        kernels = int(structure.kernels[net.gone].sum())
-        features = int(dense_features(structure.kernels, structure.features)[net.gone].sum())
-        walk.history.append(Step(kernels, features, reached, outcome.methods, time.perf_counter() - start))
         return _State(net, None, outcome, reached)
 
-    def _removed(self, walk: _Walk, state: _State, limit: float) -> tuple[Net, float] | None:
+    def _removed(self, walk: _Walk, state: _State, limit: float, power: float) -> tuple[Net, float] | None:
         """Cut off what is chosen; what turns out to save more than asked is chosen again from less.
 
         Where a target is measured and its smallest step goes too far, that is taken if it comes nearer than staying.
@@ -336,7 +376,7 @@ class Stepper:
             ledger, budgets = target.open(state.net, state.reached, limit)
             budgets = [budget * share for budget in budgets]
             room = Room(self._original.structure, ledger, budgets, limits, state.net.gone)
-            chosen = self._choose(walk.plan, state, room, target)
+            chosen = self._choose(walk.plan, state, room, target, power)
             if not chosen.any():
                 break
             net = self._cut(state.net, chosen)
@@ -361,13 +401,13 @@ class Stepper:
             limits = replace(limits, held=stay if limits.held is None else limits.held | stay)
         return limits
 
-    def _choose(self, plan: Plan, state: _State, room: Room, target: Target) -> Mask:
+    def _choose(self, plan: Plan, state: _State, room: Room, target: Target, power: float) -> Mask:
         if state.tally is None:
             state.tally = self._rescore(state.net)
         ranking = target.ranking(plan.percentage, plan.selection, plan.normalization)
         if plan.selection == "reconstruction":
             scores = self._criterion.scores(state.tally)
-            return choose_by_reconstruction(room, scores, state.outcome.grams, ranking.prices)
+            return choose_by_reconstruction(room, scores, state.outcome.grams, ranking.prices, power)
         return self._criterion.choose(state.net.structure, state.tally, room, ranking)
 
     def _cut(self, net: Net, chosen: Mask) -> Net:

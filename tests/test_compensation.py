@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import threading
 
 import numpy as np
@@ -31,6 +33,7 @@ from dlprune.fit import scored_data
 from dlprune.handle import new_handle
 from dlprune.ledger import CountLedger
 from dlprune.model import unwrap_model
+from dlprune.pruningdata import PruningData
 from dlprune.reconstruction import RemainingHarm, choose_by_reconstruction
 from dlprune.selection import Room
 from dlprune.structure import Structure
@@ -561,6 +564,10 @@ def test_images_without_labels_serve_as_well():
         ("step_percentage", "x", 1203),
         ("calibration_image_num", 0, 7914),
         ("calibration_image_num", 2.5, 1203),
+        ("choice_num", 0, 7914),
+        ("choice_num", 3, 7914),
+        ("choice_num", "many", 7914),
+        ("choice_num", 1.5, 1203),
     ],
 )
 def test_wrong_parameters_of_compensation_are_refused_and_change_nothing(name, value, code):
@@ -570,6 +577,46 @@ def test_wrong_parameters_of_compensation_are_refused_and_change_nothing(name, v
         ha.set_dl_pruning_param(pruning, name, value)
     assert caught.value.error_code == code
     assert ha.get_dl_pruning_param(pruning, name) == before
+
+
+def pruned_with(choices: int | str, percentage: float = 60, seed: int = 0) -> tuple[np.ndarray, float]:
+    """Return the choice made in one step, and the divergence by NumPy's formula on the images of the refit."""
+    handle, pruning = operators(residual(), percentage=percentage, step_percentage=100, choice_num=choices)
+    for batch in batches(samples(32, seed)):
+        ha.add_dl_pruning_batch(handle, pruning, batch)
+    pruned = ha.gen_dl_pruned_model(handle, pruning)
+    data = scored_data(pruning, 1)
+    images, _ = data.calibration.arrays()
+    assert data.removed is not None
+    return data.removed, divergence(logits(pruned, images), logits(handle, images), 1.0)
+
+
+def test_of_two_choices_the_one_nearest_to_the_original_is_kept():
+    gained = 0
+    for seed in range(4):
+        one, two = (pruned_with(choices, seed=seed)[1] for choices in (1, 2))
+        assert two <= one * (1 + 1e-9)
+        gained += two < one * (1 - 1e-3)
+    assert gained
+
+
+def test_automatically_only_networks_that_take_little_work_have_several_choices(monkeypatch: pytest.MonkeyPatch):
+    found = {choices: pruned_with(choices) for choices in (1, 2, "auto")}
+    np.testing.assert_array_equal(found["auto"][0], found[2][0])
+    monkeypatch.setattr("dlprune.steps._LITTLE_WORK", 1.0)
+    assert pruned_with("auto")[1] == found[1][1]
+
+
+def test_pruning_data_of_an_older_version_takes_defaults_for_what_it_does_not_know():
+    _, pruning = operators(residual(), percentage=35, choice_num=2)
+    with np.load(io.BytesIO(scored_data(pruning, 1).to_bytes())) as stored:
+        arrays = dict(stored)
+    head = json.loads(str(arrays["head"]))
+    del head["settings"]["choice_num"]
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **{**arrays, "head": np.array(json.dumps(head))})
+    found = PruningData.from_bytes(stream.getvalue()).settings
+    assert (found.choice_num, found.percentage) == ("auto", 35)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -596,9 +643,9 @@ def test_the_remaining_error_after_removals_is_that_of_a_refit_from_scratch(shar
         assert harm.values()[unit] == pytest.approx(np.sqrt(0.5 * error), rel=1e-9)
 
 
-def divergence(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Kullback-Leibler, by the formula, at temperature 2."""
-    ours, theirs = (z / 2 - np.log(np.exp(z / 2).sum(axis=1, keepdims=True)) for z in (ours, theirs))
+def divergence(ours: np.ndarray, theirs: np.ndarray, heat: float = 2.0) -> float:
+    """Kullback-Leibler, by the formula, at a temperature."""
+    ours, theirs = (z / heat - np.log(np.exp(z / heat).sum(axis=1, keepdims=True)) for z in (ours, theirs))
     return float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=1)))
 
 

@@ -50,7 +50,7 @@ def distil(pruned: Classifier, original: Classifier, images: Array, steps: int, 
     aim = logits_of(original, images)
     with suppress(NotFiniteError):  # the weights are then those before that step
         _train(student, original, images, steps, seed, frozen)
-    before, after = (_divergence(logits_of(net, images), aim) for net in (pruned, student))
+    before, after = (divergence(logits_of(net, images), aim, _TEMPERATURE) for net in (pruned, student))
     return student.model if after < before else pruned.model
 
 
@@ -76,9 +76,9 @@ def _train(
         trainer.step(student, recipe, rates, moved, aim.argmax(axis=1), aim)
 
 
-def _divergence(logits: Array, aim: Array) -> float:
-    """Return the mean Kullback-Leibler divergence of softened decisions."""
-    ours, theirs = (_log_softmax(values.astype(np.float64) / _TEMPERATURE) for values in (logits, aim))
+def divergence(logits: Array, aim: Array, temperature: float = 1.0) -> float:
+    """Return the mean Kullback-Leibler divergence of decisions, softened by a temperature."""
+    ours, theirs = (_log_softmax(values.astype(np.float64) / temperature) for values in (logits, aim))
     return float(np.mean(np.sum(np.exp(theirs) * (theirs - ours), axis=1)))
 
 
