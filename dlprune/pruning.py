@@ -146,7 +146,8 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     all multiply-accumulates or all parameters of the network, never more than asked. 'latency': of the time of a run at
     batch size 1 (or the one that the file fixes), measured by ONNX Runtime on this machine, as near as whole blocks of
     channels come to it; 'kernel_multiple' 1 then counts as 'auto'. 'accuracy_drop': points of accuracy that may be
-    lost; as many kernels as possible then go. Accuracy is measured on remembered images that nothing is fitted to:
+    lost; as many kernels as possible then go. Accuracy is measured on the images of the refit, and for 'target_reached'
+    on remembered images that nothing is fitted to; neither may lose more:
     'held_out_image_num' (integer ≥ 1, default 256) are remembered beside 'calibration_image_num', those with the
     largest content hashes of all that are remembered, if the target is set before the first batch; of too few images
     both get their share. Images without label count as the original decides them;
