@@ -27,7 +27,6 @@ from .structure import FIXED
 from .surgery import remove_units
 from .targets import CostTarget, CountTarget, LatencyTarget, Net, Target
 from .timing import block_width
-from .training.evaluation import logits_of
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -323,9 +322,12 @@ class Stepper:
         return np.where(labels < 0, self._decisions(self._classifier, images), labels) if (labels < 0).any() else labels
 
     def _decisions(self, classifier: Classifier, images: Images) -> Labels:
-        parts = [classifier.logits(part) for part in batches(images, self._batch)]
-        decisions: Labels = np.concatenate(parts)[: len(images)].argmax(axis=1)
+        decisions: Labels = self._logits(classifier, images).argmax(axis=1)
         return decisions
+
+    def _logits(self, classifier: Classifier, images: Images) -> Logits:
+        parts = [classifier.logits(part) for part in batches(images, self._batch)]
+        return np.concatenate(parts)[: len(images)]
 
     def _advance(
         self, walk: _Walk, state: _State, limit: float, progress: Callable[[float], None], *, last: bool = False
@@ -353,16 +355,18 @@ class Stepper:
         return best
 
     def _choice_num(self, plan: Plan) -> int:
-        if plan.choices is not None or plan.selection != "reconstruction":
-            return plan.choices or 1
+        if plan.selection != "reconstruction":
+            return 1
+        if plan.choices is not None:
+            return plan.choices
         work = cost_of(self._classifier).macs * len(self._images)
         return len(POWERS) if work <= _LITTLE_WORK else 1
 
     def _miss(self, net: Net) -> float:
         """Return how far a network's decisions are from the original's, on the calibration images."""
         if self._aim is None:
-            self._aim = logits_of(self._classifier, self._images)
-        return divergence(logits_of(self._classifier.with_model(net.model), self._images), self._aim)
+            self._aim = self._logits(self._classifier, self._images)
+        return divergence(self._logits(self._classifier.with_model(net.model), self._images), self._aim)
 
     def _refitted(
         self, walk: _Walk, net: Net, reached: float, *, last: bool, progress: Callable[[float], None]
