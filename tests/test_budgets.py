@@ -516,7 +516,6 @@ def test_statistics_stay_where_nothing_was_lost(model: ha.HHandle) -> None:
 # --- random nets ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:No kernel was removed")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_nets_stay_within_every_budget(seed: int) -> None:
     classifier = read(random_net(seed))
