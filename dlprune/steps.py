@@ -18,7 +18,7 @@ from .compensation.distillation import distil, divergence
 from .compensation.reference import Reference, look_up
 from .compensation.stages import batches
 from .compensation.sweep import Method, Outcome, Sweep
-from .cost import cost_of
+from .cost import graph_cost
 from .criteria import Criterion, Network, Tally
 from .facts import Facts, gather_facts
 from .reconstruction import POWERS, choose_by_reconstruction
@@ -359,7 +359,8 @@ class Stepper:
             return 1
         if plan.choices is not None:
             return plan.choices
-        work = cost_of(self._classifier).macs * len(self._images)
+        cost = graph_cost(self._original.model, self._original.facts, self._facts_batch)
+        work = cost.macs * len(self._images)
         return len(POWERS) if work <= _LITTLE_WORK else 1
 
     def _miss(self, net: Net) -> float:
