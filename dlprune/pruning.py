@@ -172,7 +172,10 @@ def set_dl_pruning_param(dlpruning_handle: HHandle, gen_param_name: str, gen_par
     loss, i.e. is one of 'gram_greedy', 'l1', 'l2', 'bn_scale', 'random'); 'choice_num' (1, 2 or 'auto', default: with
     'reconstruction' each step refits so many choices of kernels, which weigh score and remaining error differently, and
     keeps the one whose decisions stay nearest to the original's; 'auto': 2 where a look at the remembered images takes
-    fewer than 5e10 multiply-accumulates, else 1);
+    fewer than 5e10 multiply-accumulates, else 1); 'joint_refit' ('true': after the last step the weights of all layers
+    are refitted together so that the logits on the remembered images come near to the original's, by one solution of
+    linear equations, without labels; at most 2,304 equations and 1 GB of gradients, so that large networks are fitted
+    to few images; 'false': they are not; 'auto', default: as with 'choice_num', where a look takes that little);
     'step_percentage' (number in (0, 100], default 10: with compensation, so many percent of the removable kernels that
     are left go at a time, a fifth of the first step at least, and what stays is scored again); 'calibration_image_num'
     (integer ≥ 1, default 256: images that the handle remembers for this, in single precision, those with the smallest

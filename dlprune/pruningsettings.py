@@ -79,6 +79,7 @@ class Settings:
     compensation: Annotated[Method, choice("least_squares", "bias", "none")] = "least_squares"
     selection: Annotated[str, choice("auto", "reconstruction", "score")] = "auto"
     choice_num: Annotated[int | str, _choices] = "auto"
+    joint_refit: Annotated[str, choice("auto", "false", "true")] = "auto"
     step_percentage: Annotated[int | float, number(0, 100, above=True)] = 10
     calibration_image_num: Annotated[int, count] = 256
     target: Annotated[str, choice(*TARGETS)] = "kernels"

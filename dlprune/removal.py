@@ -43,6 +43,7 @@ def _plan(data: PruningData) -> Plan:
         reestimate=settings.batchnorm == "reestimate",
         distillation_steps=settings.distillation_steps,
         choices=None if isinstance(settings.choice_num, str) else settings.choice_num,
+        joint=None if settings.joint_refit == "auto" else settings.joint_refit == "true",
     )
 
 
@@ -50,7 +51,7 @@ def generate(
     classifier: Classifier,
     data: PruningData,
     progress: Progress = lambda _name, _share: None,
-    watch: Watch = lambda _step, _model: None,
+    watch: Watch | None = None,
 ) -> tuple[Classifier, Pruned]:
     """Prune a classifier that fits the data, and write into the data what that came to; see gen_dl_pruned_model."""
     plan = _plan(data)

@@ -124,7 +124,7 @@ class ScoreGraph:
         planned = _operations_per_byte(lifted, facts) < _FEW_OPERATIONS
         try:
             simplify(lifted, facts)
-            self._scored = _Assembly(lifted, self.input_shape[0], upstream).add(edges, together=together)
+            self._scored = Assembly(lifted, self.input_shape[0], upstream=upstream).add(edges, together=together)
         except UnknownShapeError as error:
             raise ScoreGraphError(str(error)) from error
         self.model = lifted
@@ -167,6 +167,59 @@ class ScoreGraph:
     ) -> list[NDArray[np.float32]]:
         """Return logits, loss and what is scored of as many images as the graph takes."""
         return list(self._session.run(None, dict(zip(self._inputs, (images, labels), strict=True))))
+
+
+class MapGraph:
+    """Maps and gradients of layers, the two factors of the gradients of their weights for each sample.
+
+    Args:
+        model: the user's graph in its own opset; it is not touched.
+        input_name: its image input.
+        output_name: its class output, logits or softmax.
+        input_shape: concrete shape of the images that are run at once, batch first.
+        layers: names of the first outputs of nodes.
+        runtime: 'cpu', or 'gpu' to compute on the GPU of number `gpu`.
+
+    Raises: see ScoreGraph.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        input_name: str,
+        output_name: str,
+        input_shape: Sequence[int],
+        layers: Sequence[str],
+        *,
+        runtime: str = "cpu",
+        gpu: int = 0,
+    ) -> None:
+        shapes = {input_name: tuple(input_shape)}
+        lifted = lift(model, shapes)
+        keep_output(lifted.graph, output_name)
+        # What follows a layer stays behind it: it is the layer's own weights that matter.
+        simplify(lifted, gather_facts(lifted, shapes), absorb=False)
+        nodes = {node.outputs[0].name: node for node in lifted.graph}
+        try:
+            found = Assembly(lifted, input_shape[0], upstream=True).add_maps([nodes[name] for name in layers])
+        except UnknownShapeError as error:
+            raise ScoreGraphError(str(error)) from error
+        #: Those of the layers whose results reach the logits.
+        self.layers = tuple(layers[index] for index in found)
+        self._inputs = [value.name or "" for value in lifted.graph.inputs]
+        self._session = static_session(lifted, 0, runtime=runtime, gpu=gpu)
+
+    def run(
+        self, images: NDArray[np.float32], upstream: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], list[tuple[NDArray[np.float32], NDArray[np.float32]]]]:
+        """Return the logits [N, K], and for each of `layers` what it reads and the gradient of what it gives.
+
+        Args:
+            images: float32 of the input shape.
+            upstream: float32 [N, K], the gradient with respect to the logits.
+        """
+        logits, _, *found = self._session.run(None, dict(zip(self._inputs, (images, upstream), strict=True)))
+        return logits, list(zip(found[::2], found[1::2], strict=True))
 
 
 def _operations_per_byte(model: ir.Model, facts: Facts) -> float:
@@ -214,10 +267,10 @@ def _sum_of(values: list[ir.Value]) -> ir.Value | None:
     return values[0]
 
 
-class _Assembly:
-    """Adds loss, backward pass and scores to a simplified forward graph."""
+class Assembly:
+    """Adds loss, backward pass and what is wanted of it to a simplified forward graph."""
 
-    def __init__(self, model: ir.Model, batch: int, upstream: bool) -> None:
+    def __init__(self, model: ir.Model, batch: int, *, upstream: bool) -> None:
         self._graph = model.graph
         self._opset = model.opset_imports.get("", 18)
         self._batch = batch
@@ -225,7 +278,32 @@ class _Assembly:
         self._writer = Writer(self._graph, "score")
 
     def add(self, edges: Sequence[tuple[int, Edge, int]], *, together: bool) -> list[int]:
-        """Write everything; return the indices of the consumers whose scores are outputs, in their order."""
+        """Write scores; return the indices of the consumers whose scores are outputs, in their order."""
+        seeds = self._heads()
+        found = differentiate(self._writer, seeds, (), [edge for _, edge, _ in edges], opset=self._opset).edges
+        reached = [one for one in edges if one[1] in found]
+        partials = _united(reached, found) if together else [(*one, found[one[1]]) for one in reached]
+        terms = {index: self._term(edge, partial, axis) for index, edge, axis, partial in partials}
+        for index, term in terms.items():
+            self._output(f"term{index}", term)
+        part(self._graph)
+        return list(terms)
+
+    def add_maps(self, nodes: Sequence[ir.Node]) -> list[int]:
+        """Write what nodes read first and the gradient of what they give; return the indices of those that matter."""
+        seeds = self._heads()
+        found = differentiate(self._writer, seeds, [node.outputs[0] for node in nodes], opset=self._opset).values
+        reached = [index for index, node in enumerate(nodes) if node.outputs[0] in found]
+        for index in reached:
+            source = nodes[index].inputs[0]
+            assert source is not None
+            self._output(f"map{index}", source)
+            self._output(f"gradient{index}", found[nodes[index].outputs[0]])
+        part(self._graph)
+        return reached
+
+    def _heads(self) -> dict[ir.Value, ir.Value]:
+        """Write logits and loss, the first two outputs; return the gradient to begin with, by its tensor."""
         output = self._graph.outputs[0]
         self._graph.outputs.clear()
         value = before_softmax(output, self._batch)
@@ -240,18 +318,9 @@ class _Assembly:
         if shape != (self._batch, classes):
             seed = self._writer.reshape(seed, shape)
         join(self._writer)
-        gradients = differentiate(self._writer, {value: seed}, (), [edge for _, edge, _ in edges], opset=self._opset)
-        reached = [one for one in edges if one[1] in gradients.edges]
-        found = [(*one, gradients.edges[one[1]]) for one in reached]
-        if together:
-            found = _united(reached, gradients.edges)
-        terms = {index: self._term(edge, partial, axis) for index, edge, axis, partial in found}
         self._output("logits", logits, (self._batch, classes))
         self._output("loss", loss, (self._batch,))
-        for index, term in terms.items():
-            self._output(f"term{index}", term, None)
-        part(self._graph)
-        return list(terms)
+        return {value: seed}
 
     def _input(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
         # No other name of the graph begins like the writer's, whatever the user's tensors are called.
@@ -260,7 +329,7 @@ class _Assembly:
         self._graph.inputs.append(value)
         return value
 
-    def _output(self, name: str, value: ir.Value, shape: Sequence[int] | None) -> None:
+    def _output(self, name: str, value: ir.Value, shape: Sequence[int] | None = None) -> None:
         named = self._writer.op("Identity", value, shape=shape)
         named.name = f"{self._writer.prefix}/{name}"
         named.type = ir.TensorType(ir.DataType.FLOAT)

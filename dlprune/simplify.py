@@ -16,12 +16,13 @@ from .gradients.writer import array_of, shape_of
 _OTHER_FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 
 
-def simplify(model: ir.Model, facts: Facts) -> None:
+def simplify(model: ir.Model, facts: Facts, *, absorb: bool = True) -> None:
     """Simplify a model in place, without touching the tensors that it shares with others.
 
     Args:
         model: a lifted model that nobody else reads.
         facts: its shapes and constants at the concrete input shape.
+        absorb: whether affine steps become part of the convolution that they follow.
     """
     graph = model.graph
     _note_types(graph, facts)
@@ -32,7 +33,7 @@ def simplify(model: ir.Model, facts: Facts) -> None:
     for node in graph:
         if node.op_type in ("MaxPool", "AveragePool") and node.domain == "":
             _round_down(node)
-    for node in list(graph):
+    for node in list(graph) if absorb else ():
         if node.op_type in ("Conv", "ConvTranspose") and node.domain == "":
             while _absorb_affine(graph, node):
                 pass

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import onnx_ir as ir
@@ -15,13 +15,17 @@ from numpy.typing import NDArray
 from .analysis import Analysis, analysis_of
 from .classifier import Classifier
 from .compensation.distillation import distil, divergence
+from .compensation.joint import refit_jointly
 from .compensation.reference import Reference, look_up
 from .compensation.stages import batches
 from .compensation.sweep import Method, Outcome, Sweep
 from .cost import graph_cost
 from .criteria import Criterion, Network, Tally
 from .facts import Facts, gather_facts
+from .gradients import GradientError
+from .lift import LiftError
 from .reconstruction import POWERS, choose_by_reconstruction
+from .scoregraph import ScoreGraphError
 from .selection import Limits, Mask, Room, dense_features
 from .structure import FIXED
 from .surgery import remove_units
@@ -32,7 +36,8 @@ Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Logits = NDArray[np.float32]
 Progress = Callable[[str, float], object]
-#: Takes a step that was kept and the network after it, which must not be changed.
+#: Takes a step that was kept and what it would give if it were the last one, but for distillation; that must not be
+#: changed.
 Watch = Callable[["Step", ir.Model], object]
 
 #: Images per run where the batch is free.
@@ -43,8 +48,11 @@ _TRIES = 6
 _MORE_STEPS = 3
 #: The last steps take less and less, but this share of the first one at least.
 _LEAST_STRIDE = 1 / 5
-#: All choices are tried in each step if one look at all calibration images takes no more multiply-accumulates.
+#: All choices are tried in each step, and all layers are refitted together at the end, if one look at all calibration
+#: images takes no more multiply-accumulates.
 _LITTLE_WORK = 5e10
+#: Share of the progress that is left for that end.
+_END = 0.1
 #: A search for the most that can leave ends at this share of a step.
 _FINEST = 1 / 8
 
@@ -66,6 +74,7 @@ class Plan:
         reestimate: whether BatchNormalization behind a refitted layer gets new statistics.
         distillation_steps: steps of all weights towards the original's logits at the end.
         choices: how many choices are refitted in each step to keep the best; None: several if that costs little.
+        joint: whether all layers are refitted together at the end; None: if that costs little.
     """
 
     percentage: float
@@ -80,6 +89,7 @@ class Plan:
     reestimate: bool = False
     distillation_steps: int = 0
     choices: int | None = None
+    joint: bool | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -140,12 +150,13 @@ class Pruned:
 
 @dataclass
 class _State:
-    """Where a walk stands; `tally` is None until the network has been scored."""
+    """Where a walk stands; `tally` is None until the network has been scored, `finished` until that is worked out."""
 
     net: Net
     tally: Tally | None
     outcome: Outcome
     reached: float = 0.0
+    finished: ir.Model | None = None
 
 
 @dataclass
@@ -198,13 +209,13 @@ class Stepper:
         tally: Tally,
         progress: Progress = lambda _name, _share: None,
         held_out: tuple[Images, Labels] | None = None,
-        watch: Watch = lambda _step, _model: None,
+        watch: Watch | None = None,
     ) -> None:
         self._classifier, self._watch = classifier, watch
         self._analysis: Analysis = analysis_of(classifier)
         self._images, self._criterion, self._tally = images, criterion, tally
         self._progress = progress
-        self._told = 0.0
+        self._told, self._share = 0.0, 1.0
         image = classifier.image
         assert image is not None
         self._batch = image.batch or min(_BATCH, len(images))
@@ -216,7 +227,6 @@ class Stepper:
         structure = self._analysis.structure
         nothing = np.zeros(structure.unit_num, np.bool_)
         self._original = Net(classifier.model, self._analysis.facts, structure, nothing)
-        self._aim: Logits | None = None
         self._before: NDArray[np.float64] | None = None
         self._looked_up: Reference | None = None
         self._first_looks: dict[tuple[bool, str], Outcome] = {}
@@ -232,19 +242,20 @@ class Stepper:
             SurgeryError: the graph cannot be cut.
             GradientError, LiftError, ScoreGraphError: a later step cannot be scored.
         """
-        self._told = 0.0
+        self._told, self._share = 0.0, 1 - _END if self._is_joint(plan) else 1.0
         walk = _Walk(plan, self._target(plan), None if plan.is_plain else self._reference())
         start = _State(self._original, self._tally, self._first_look(walk, more_follow))
         state = self._search(walk, start) if plan.target == "accuracy_drop" else self._walk(walk, start)
-        model, reached = state.net.model, state.reached
+        found, reached = self._finished(walk, state, self._part(1.0, _END / self._share)), state.reached
+        model = found
         if plan.distillation_steps and state.net.gone.any():
-            pruned = self._classifier.with_model(model)
+            pruned = self._classifier.with_model(found)
             model = distil(pruned, self._classifier, self._images, plan.distillation_steps)
             if plan.target == "accuracy_drop":
                 lost = self._lost(model)
                 # What was found is within the limit; what is behind it must be as well.
                 fits = lost.max() <= plan.percentage + 1e-9
-                model, reached = (model, float(lost[0])) if fits else (state.net.model, reached)
+                model, reached = (model, float(lost[0])) if fits else (found, reached)
         self._progress("prune", 1.0)
         return Pruned(model, state.net.gone, reached, state.outcome.methods, tuple(walk.history))
 
@@ -268,7 +279,7 @@ class Stepper:
             found = self._advance(walk, state, limit, report, last=last)
             if found is not None:
                 state = found
-                self._watch(walk.history[-1], state.net.model)
+                self._show(walk, state)
         return state
 
     def _search(self, walk: _Walk, start: _State) -> _State:
@@ -284,23 +295,52 @@ class Stepper:
             if found is None:
                 position = limit
                 continue
-            lost = self._lost(found.net.model)
+            lost = self._lost(self._finished(walk, found))
             found.reached = float(lost[0])
             # A search finds networks that are lucky on few images: those of the refit are a second opinion.
             fits = bool(lost.max() <= plan.percentage + 1e-9)
             walk.history[-1] = replace(walk.history[-1], reached=found.reached, kept=fits)
             if fits:
                 state, position = found, limit
-                self._watch(walk.history[-1], state.net.model)
+                self._show(walk, state)
             else:
                 step /= 2
         return state
+
+    def _show(self, walk: _Walk, state: _State) -> None:
+        if self._watch is not None:
+            self._watch(walk.history[-1], self._finished(walk, state))
+
+    def _is_joint(self, plan: Plan) -> bool:
+        # New weights before a BatchNormalization would belie the statistics that it has just been given.
+        wanted = self._costs_little and not plan.reestimate if plan.joint is None else plan.joint
+        return wanted and plan.compensation == "least_squares"
+
+    def _finished(self, walk: _Walk, state: _State, progress: Callable[[float], None] = lambda _: None) -> ir.Model:
+        """Return a network after the refit of all its layers together, if that is wanted."""
+        if state.finished is None:
+            state.finished = model = state.net.model
+            if walk.reference is not None and state.net.gone.any() and self._is_joint(walk.plan):
+                try:
+                    state.finished = refit_jointly(
+                        self._classifier.with_model(model),
+                        list(walk.reference.targets),
+                        self._images,
+                        self._aim,
+                        self._batch,
+                        self._miss,
+                        progress,
+                    )
+                except (GradientError, LiftError, ScoreGraphError):
+                    if walk.plan.joint:
+                        raise
+        return state.finished
 
     def _part(self, start: float, share: float) -> Callable[[float], None]:
         """Return a callback that tells the progress of a part of the whole, which never goes back."""
 
         def tell(done: float) -> None:
-            self._told = max(self._told, start + share * done)
+            self._told = max(self._told, self._share * (start + share * done))
             self._progress("prune", self._told)
 
         return tell
@@ -343,7 +383,7 @@ class Stepper:
                 continue
             seen.append(found[0].gone)
             refitted = self._refitted(walk, *found, last=last, progress=partial(_within, progress, number, len(powers)))
-            miss = self._miss(refitted.net) if len(powers) > 1 else 0.0
+            miss = self._miss(refitted.net.model) if len(powers) > 1 else 0.0
             if best is None or miss < least:
                 best, least = refitted, miss
         if best is None:
@@ -359,15 +399,20 @@ class Stepper:
             return 1
         if plan.choices is not None:
             return plan.choices
-        cost = graph_cost(self._original.model, self._original.facts, self._facts_batch)
-        work = cost.macs * len(self._images)
-        return len(POWERS) if work <= _LITTLE_WORK else 1
+        return len(POWERS) if self._costs_little else 1
 
-    def _miss(self, net: Net) -> float:
+    @cached_property
+    def _costs_little(self) -> bool:
+        cost = graph_cost(self._original.model, self._original.facts, self._facts_batch)
+        return cost.macs * len(self._images) <= _LITTLE_WORK
+
+    @cached_property
+    def _aim(self) -> Logits:
+        return self._logits(self._classifier, self._images)
+
+    def _miss(self, model: ir.Model) -> float:
         """Return how far a network's decisions are from the original's, on the calibration images."""
-        if self._aim is None:
-            self._aim = self._logits(self._classifier, self._images)
-        return divergence(self._logits(self._classifier.with_model(net.model), self._images), self._aim)
+        return divergence(self._logits(self._classifier.with_model(model), self._images), self._aim)
 
     def _refitted(
         self, walk: _Walk, net: Net, reached: float, *, last: bool, progress: Callable[[float], None]

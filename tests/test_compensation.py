@@ -384,7 +384,7 @@ def test_the_activations_behind_a_tensor_say_below_what_it_does_not_matter(behin
 def test_a_matmul_keeps_the_mean_of_the_logits_in_every_step():
     """Its bias is an addition of its own, and must not be added again in each step."""
     for step in (100, 20):
-        handle, pruning = operators(residual(), percentage=60, step_percentage=step)
+        handle, pruning = operators(residual(), percentage=60, step_percentage=step, joint_refit="false")
         for batch in batches(samples(32)):
             ha.add_dl_pruning_batch(handle, pruning, batch)
         pruned = ha.gen_dl_pruned_model(handle, pruning)
@@ -487,6 +487,7 @@ def test_least_squares_stays_closer_to_the_original_than_bias_and_bias_closer_th
     for method in ("least_squares", "bias", "none"):
         # In one step the same kernels leave whatever the compensation.
         wanted = {"compensation": method, "selection": "score", "step_percentage": 100, "percentage": 40}
+        wanted["joint_refit"] = "false"
         handle, pruning = operators(residual(), **wanted)
         for batch in batches(samples(64)):
             ha.add_dl_pruning_batch(handle, pruning, batch)
@@ -581,7 +582,8 @@ def test_wrong_parameters_of_compensation_are_refused_and_change_nothing(name, v
 
 def pruned_with(choices: int | str, percentage: float = 60, seed: int = 0) -> tuple[np.ndarray, float]:
     """Return the choice made in one step, and the divergence by NumPy's formula on the images of the refit."""
-    handle, pruning = operators(residual(), percentage=percentage, step_percentage=100, choice_num=choices)
+    wanted = {"step_percentage": 100, "choice_num": choices, "joint_refit": "false"}
+    handle, pruning = operators(residual(), percentage=percentage, **wanted)
     for batch in batches(samples(32, seed)):
         ha.add_dl_pruning_batch(handle, pruning, batch)
     pruned = ha.gen_dl_pruned_model(handle, pruning)

@@ -93,8 +93,7 @@ def _remove(job: PruningJob, data: PruningData, output: Output) -> tuple[Classif
             advance(round(100 * share) - told)
             told = round(100 * share)
 
-        more = {"watch": watch} if job.report.is_wanted else {}
-        pruned, _ = generate(job.work.classifier, data, tell, **more)
+        pruned, _ = generate(job.work.classifier, data, tell, watch if job.report.is_wanted else None)
     return pruned, watch.points
 
 
