@@ -27,12 +27,12 @@ Array = NDArray[np.float32]
 _BATCH = 64
 _LEARNING_RATE = 5e-3
 _TEMPERATURE = 2.0
-#: Largest movement, as a share of width and height.
-_SHIFT = 0.07
+#: Movements up to this share of width and height.
+_MOVEMENT = Augmentation(shift=0.07)
 
 
 def distil(pruned: Classifier, original: Classifier, images: Array, steps: int, seed: int = 0) -> ir.Model:
-    """Return the pruned graph with trained weights, or unchanged if that brings its decisions no closer.
+    """Return the pruned graph with trained weights, or unchanged if that brings decisions on moved images no closer.
 
     Weights that 'frozen_weights' names stay as they are.
 
@@ -47,10 +47,12 @@ def distil(pruned: Classifier, original: Classifier, images: Array, steps: int, 
     if all(value.name in frozen for value in trainable_weights(pruned.model)):
         return pruned.model
     student = pruned.with_model(pruned.model.clone())
-    aim = logits_of(original, images)
     with suppress(NotFiniteError):  # the weights are then those before that step
         _train(student, original, images, steps, seed, frozen)
-    before, after = (divergence(logits_of(net, images), aim, _TEMPERATURE) for net in (pruned, student))
+    # The images as they are may have been fitted already; moved as in no step they are new to both.
+    moved = _MOVEMENT.apply(images, student.layout, seed, steps, range(len(images)))
+    aim = logits_of(original, moved)
+    before, after = (divergence(logits_of(net, moved), aim, _TEMPERATURE) for net in (pruned, student))
     return student.model if after < before else pruned.model
 
 
@@ -62,14 +64,13 @@ def _train(
     batch = fixed or min(_BATCH, len(images))
     shape = student.input_shape(batch)
     recipe = Recipe(shape, solver="relative_adam", frozen=frozen, frozen_statistics=True, distilled=True)
-    movement = Augmentation(shift=_SHIFT)
     rng = np.random.default_rng(seed)
     order = np.zeros(0, np.int64)
     for step in range(steps):
         while len(order) < batch:
             order = np.concatenate([order, rng.permutation(len(images))])
         chosen, order = order[:batch], order[batch:]
-        moved = movement.apply(images[chosen], student.layout, seed, step, chosen.tolist())
+        moved = _MOVEMENT.apply(images[chosen], student.layout, seed, step, chosen.tolist())
         aim = logits_of(original, moved)
         rate = _LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
         rates = Rates(rate, temperature=_TEMPERATURE, distillation=1.0)
