@@ -15,11 +15,13 @@ from .fit import require_fit
 from .imagescores import network_of, understandable
 from .limits import multiple_of
 from .mark import mark_of, warn_stale
+from .plan import Plan, Pruned, Watch
+from .progress import Progress
 from .pruningdata import PruningData
 from .selection import Limits
 from .sensitivity import Sensitivity, measure_sensitivity
 from .sparsity.strip import carry_masks
-from .steps import Plan, Progress, Pruned, Stepper, Watch
+from .steps import Stepper
 
 
 def _plan(data: PruningData) -> Plan:

@@ -124,7 +124,7 @@ class ScoreGraph:
         planned = _operations_per_byte(lifted, facts) < _FEW_OPERATIONS
         try:
             simplify(lifted, facts)
-            self._scored = Assembly(lifted, self.input_shape[0], upstream=upstream).add(edges, together=together)
+            self._scored = _Assembly(lifted, self.input_shape[0], upstream=upstream).add(edges, together=together)
         except UnknownShapeError as error:
             raise ScoreGraphError(str(error)) from error
         self.model = lifted
@@ -173,12 +173,8 @@ class MapGraph:
     """Maps and gradients of layers, the two factors of the gradients of their weights for each sample.
 
     Args:
-        model: the user's graph in its own opset; it is not touched.
-        input_name: its image input.
-        output_name: its class output, logits or softmax.
-        input_shape: concrete shape of the images that are run at once, batch first.
+        model, input_name, output_name, input_shape, runtime, gpu: see ScoreGraph.
         layers: names of the first outputs of nodes.
-        runtime: 'cpu', or 'gpu' to compute on the GPU of number `gpu`.
 
     Raises: see ScoreGraph.
     """
@@ -201,7 +197,7 @@ class MapGraph:
         simplify(lifted, gather_facts(lifted, shapes), absorb=False)
         nodes = {node.outputs[0].name: node for node in lifted.graph}
         try:
-            found = Assembly(lifted, input_shape[0], upstream=True).add_maps([nodes[name] for name in layers])
+            found = _Assembly(lifted, input_shape[0], upstream=True).add_maps([nodes[name] for name in layers])
         except UnknownShapeError as error:
             raise ScoreGraphError(str(error)) from error
         #: Those of the layers whose results reach the logits.
@@ -267,7 +263,7 @@ def _sum_of(values: list[ir.Value]) -> ir.Value | None:
     return values[0]
 
 
-class Assembly:
+class _Assembly:
     """Adds loss, backward pass and what is wanted of it to a simplified forward graph."""
 
     def __init__(self, model: ir.Model, batch: int, *, upstream: bool) -> None:

@@ -13,8 +13,9 @@ from .calibration import Images, Labels
 from .classifier import Classifier
 from .compensation.stages import batches
 from .crossentropy import cross_entropy, targets
+from .plan import Plan
 from .selection import removable
-from .steps import Plan, Stepper
+from .steps import Stepper
 from .structure import FIXED, Structure
 
 #: Images per run where the batch is free.

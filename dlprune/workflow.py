@@ -11,11 +11,11 @@ from .fit import require_fit, scored_data
 from .handle import HHandle, new_handle
 from .imagescores import add_images
 from .model import unwrap_model
+from .progress import Progress
 from .pruning import create_dl_pruning, set_dl_pruning_param
 from .pruningdata import PruningData
 from .removal import generate
 from .samples import images, images_per_run, labels, read_samples
-from .steps import Progress
 from .tuples import TupleLike
 
 

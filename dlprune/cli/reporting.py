@@ -16,11 +16,11 @@ import dlprune as ha
 
 from ..classifier import Classifier
 from ..evaluation import Contestant, evaluate
+from ..plan import Step
 from ..pruningdata import PruningData
 from ..report.content import Measures, Pair, gather, test_of
 from ..report.files import report_path, write_report
 from ..report.plots import require_matplotlib, write_plots
-from ..steps import Step
 from .figures import Figures
 from .options import ReportOptions
 from .output import Output

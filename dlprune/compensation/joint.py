@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ..classifier import Classifier
 from ..crossentropy import log_sum_exp
 from ..facts import Facts, gather_facts
+from ..progress import within
 from ..scoregraph import MapGraph
 from ..weights import frozen_names, source_of
 from .cholesky import factorise
@@ -78,7 +79,7 @@ def refit_jointly(
     model, least = pruned.model, miss(pruned.model)
     for step in range(_STEPS):
         found = _Equations(pruned.with_model(model), layers, batch)
-        change = found.change(images, aim, partial(_within, progress, step))
+        change = found.change(images, aim, partial(within, progress, step, _STEPS))
         if change is None:
             break
         for share in _SHARES:
@@ -133,10 +134,6 @@ def _directions(aim: Array, most: int) -> Matrix:
     directions = np.zeros((count, number, aim.shape[1]))
     np.put_along_axis(directions, np.repeat(top[:, None], number, axis=1), scaled.swapaxes(1, 2), axis=2)
     return directions
-
-
-def _within(progress: Callable[[float], None], step: int, share: float) -> None:
-    progress((step + share) / _STEPS)
 
 
 class _Equations:

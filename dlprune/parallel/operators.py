@@ -14,9 +14,9 @@ from ..handle import HHandle
 from ..imagefiles import ImagesError
 from ..mark import note_weights
 from ..model import unwrap_model
+from ..progress import Progress
 from ..pruningdata import PruningData
 from ..samples import images_per_run
-from ..steps import Progress
 from .crew import Workers, check_workers, in_order
 from .jobs import EvaluationJob, ScoringJob, ScoringPart
 from .parts import parts
